@@ -14,6 +14,9 @@ from shedlock_py.providers.cas.options import check_endpoint, split_query
 _FORM = "azblob://account/container/prefix"
 _PLACE = re.compile(r"([a-z0-9]{3,24})/([a-z0-9-]{3,63})(?:/([^@]*))?")
 """The names of an account and a container, and a prefix. A text with ``@`` may be a part of a password."""
+_ACCOUNT = re.compile(r"(?i)\bAccountName=([^;]*)")
+_HOST = re.compile(r"(?i)\bBlobEndpoint=https://([a-z0-9]+)\.blob\.")
+"""The portal's connection strings with a SAS token name the account only in the endpoint."""
 
 
 @dataclass(frozen=True)
@@ -40,7 +43,7 @@ class Place:
         account, container, prefix = found[1], found[2], checked_prefix((found[3] or "").strip("/"))
         connection = "" if given else os.environ.get("AZURE_STORAGE_CONNECTION_STRING", "").strip()
         if connection:
-            named = re.search(r"(?i)\bAccountName=([^;]*)", connection)
+            named = _ACCOUNT.search(connection) or _HOST.search(connection)
             if named and named[1] != account:
                 raise ConfigurationError(
                     f"the store URL names the account {account!r}, and AZURE_STORAGE_CONNECTION_STRING {named[1]!r}"

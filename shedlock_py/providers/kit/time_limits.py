@@ -63,12 +63,14 @@ def call_within(
     errors: list[BaseException] = []
     # Records which was first: the thread's result, or the caller that gives up. setdefault() is one atomic step.
     first: dict[str, str] = {}
+    begun: list[bool] = []
     # The caller and the thread share no future: an exception from a signal handler can leave a future locked for ever.
     ended = threading.Lock()
     ended.acquire()
 
     def work() -> None:
         try:
+            begun.append(True)  # before it looks at `first`: the caller looks at both in the other order
             if first:
                 return  # the caller gave up before a thread was free
             results.append(function())
@@ -92,7 +94,7 @@ def call_within(
     except BaseException as error:  # also from a signal handler
         if first.setdefault("is", "caller") == "result" and discard is not None:
             discard(results[0])
-        if in_order and is_from_signal(error) and not results and not errors:
+        if in_order and is_from_signal(error) and begun and not results and not errors:
             ended.acquire(timeout=ORDER_SECONDS)
         raise
 
