@@ -89,6 +89,13 @@ def test_the_first_credentials_count(monkeypatch: pytest.MonkeyPatch) -> None:
     assert connection(f"{url}?account_key={quote(KEY, safe='')}") == at_azure + key
     with pytest.raises(ConfigurationError, match="'other', and AZURE_STORAGE_CONNECTION_STRING 'acc'"):
         connection("azblob://other/locks")
+    endpoint = (
+        "BlobEndpoint=https://acc.blob.core.windows.net/;SharedAccessSignature=sv=1"  # the portal's, with a SAS token
+    )
+    monkeypatch.setenv("AZURE_STORAGE_CONNECTION_STRING", endpoint)
+    assert connection(url) == endpoint
+    with pytest.raises(ConfigurationError, match="'other', and AZURE_STORAGE_CONNECTION_STRING 'acc'"):
+        connection("azblob://other/locks")
 
 
 def test_a_connection_string_opens_the_store(
