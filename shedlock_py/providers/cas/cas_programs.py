@@ -55,9 +55,13 @@ class Entry:
 
 @dataclass(frozen=True, slots=True)
 class Read(GrantsNothing):
-    """Read the record of ``name``. The reply's value is an :class:`Entry` or None."""
+    """Read the record of ``name``. The reply's value is an :class:`Entry` or None.
+
+    :ivar is_check: the reply confirms an earlier reply, so its time must not be an older time that the client kept.
+    """
 
     name: str
+    is_check: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -364,8 +368,8 @@ class CasPrograms(StorePrograms):
         self._last = reply.time
         return reply
 
-    def _read(self, name: str) -> CasProgram[tuple[Entry | None, ServerTime]]:
-        reply: tuple[Entry | None, ServerTime] = yield from self._send(Read(name))
+    def _read(self, name: str, *, is_check: bool = False) -> CasProgram[tuple[Entry | None, ServerTime]]:
+        reply: tuple[Entry | None, ServerTime] = yield from self._send(Read(name, is_check))
         return reply
 
     def _has_run_out(self, entry: Entry, time: ServerTime) -> bool:
@@ -388,7 +392,7 @@ class CasPrograms(StorePrograms):
         """
         times = [known] if known else []
         for _ in range(MOST_REPLIES):
-            entry, time = yield from self._read(name)
+            entry, time = yield from self._read(name, is_check=True)
             if any(each.agrees_with(time, self.clock(), self.clock_error) for each in times):
                 return entry, time
             times.append(time)

@@ -82,7 +82,7 @@ class SharedConnection(ABC):
             future.set_result(outcome)
 
     async def outcomes(self, futures: Collection[asyncio.Future[Any]], until: float) -> list[Any]:
-        """Return the replies, or raise the first exception. A task that is cancelled meanwhile waits a moment for them.
+        """Return the replies, in which an exception may be. A task that is cancelled meanwhile waits a moment for them.
 
         A request that was sent cannot be withdrawn. If its task is cancelled, an undo comes next, and it must find what
         the request has done. A cancellation by the time limit, at ``until``, does not wait.
@@ -93,11 +93,7 @@ class SharedConnection(ABC):
             if seconds_left(until):
                 await asyncio.wait(futures, timeout=ORDER_SECONDS)
             raise
-        outcomes = [future.result() for future in futures]
-        for outcome in outcomes:
-            if isinstance(outcome, Exception):
-                raise outcome
-        return outcomes
+        return [future.result() for future in futures]
 
     async def close(self) -> None:
         self.end()

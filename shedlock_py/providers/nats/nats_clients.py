@@ -10,7 +10,7 @@ import nats
 from nats.aio.client import Client, RawCredentials
 from nats.aio.msg import Msg
 
-from shedlock_py.providers.cas import CasReply, Delete, Entry, List, Read, ServerTime, Write
+from shedlock_py.providers.cas import CasReply, Delete, Entry, List, Read, ServerTime, UnknownTimeError, Write
 from shedlock_py.providers.cas.listing import readable
 from shedlock_py.providers.kit import ConnectionLost, ErrorReply
 from shedlock_py.providers.kit.certificates import SecretGuard
@@ -21,10 +21,7 @@ from shedlock_py.runtime.process import monotonic
 
 _AT_ONCE = 100
 """How many records of a list to read at the same time."""
-_RIGHTS = (
-    "let the user publish to $KV.bucket.>, $JS.API.STREAM.*.KV_bucket and $JS.API.STREAM.MSG.GET.KV_bucket, and "
-    "subscribe to _INBOX.>"
-)
+_RIGHTS = "allow $KV.bucket.>, $JS.API.STREAM.*.KV_bucket, $JS.API.STREAM.MSG.GET.KV_bucket; to subscribe, _INBOX.>"
 
 
 class Connection(SharedConnection):
@@ -46,21 +43,12 @@ class Connection(SharedConnection):
         cluster, credentials = self._place.cluster, self._place.credentials()
         guard = SecretGuard(self._place.certificates)
         user, password = guard.secret(cluster.user), guard.secret(cluster.password)
-        login: dict[str, Any] = {"user": user, "password": password} if password else {"token": user}
+        options: dict[str, Any] = {"user": user, "password": password} if password else {"token": user}
+        options |= {"allow_reconnect": False, "max_reconnect_attempts": 1, "reconnect_time_wait": 0, "pending_size": 0}
+        options |= {"user_credentials": RawCredentials(credentials) if credentials else None, "tls": guard.context}
+        options |= {"connect_timeout": seconds, "error_cb": self._on_error, "closed_cb": self.close}
         try:
-            await self._client.connect(
-                f"nats://{host}",
-                error_cb=self._on_error,
-                closed_cb=self.close,
-                allow_reconnect=False,
-                max_reconnect_attempts=1,
-                reconnect_time_wait=0,
-                connect_timeout=seconds,  # type: ignore[arg-type]  # for asyncio.wait_for
-                pending_size=0,
-                tls=guard.context,
-                **login,
-                user_credentials=RawCredentials(credentials) if credentials else None,
-            )
+            await self._client.connect(f"nats://{host}", **options)
             guard.check()
             await self._client.subscribe(f"{self._inbox}.*", cb=self._on_reply)
         except nats.errors.Error as error:
@@ -82,21 +70,23 @@ class Connection(SharedConnection):
         of = self._wire
         match command:
             case Read(name):
-                info, reply = await self._send(until, of.info, of.read(name))
+                reply, info = await self._send(until, of.read(name), of.info)
                 found = of.found(name, reply)
                 return (found if isinstance(found, Entry) else None), info
             case Write(record, if_version):
-                info, reply = await self._send(until, of.info, of.write(command, if_version or 0))
+                reply, info = await self._send(until, of.write(command, if_version or 0), of.info)
                 if "error" in reply and if_version is None:
                     [read] = await self._send(until, of.read(record.name))
                     if isinstance(marker := of.found(record.name, read), int):
                         [reply] = await self._send(until, of.write(command, marker))
                 return reply.get("seq") or None, info
             case Delete(name, if_version):
-                info, reply = await self._send(until, of.info, of.delete(name, if_version))
+                reply, info = await self._send(until, of.delete(name, if_version), of.info)
                 return reply["purged"] > 0, info
             case List(prefix):
                 [info] = await self._send(until, of.list_keys)
+                if info.get("total", 0) > info.get("limit", 0):
+                    raise ErrorReply(f"the bucket has {info['total']} records, and NATS lists only {info['limit']}")
                 names, entries = [name for name in of.names(info) if name.startswith(prefix)], list[Entry]()
                 for start in range(0, len(names), _AT_ONCE):
                     part = names[start : start + _AT_ONCE]
@@ -121,7 +111,15 @@ class Connection(SharedConnection):
             except nats.errors.Error as error:
                 self.end()  # nats-py has closed the connection, and will say so
                 raise ConnectionLost(str(error)) from error
-        return [reply_of(reply) for reply in await self.outcomes(futures, until)]
+        replies: list[dict[str, Any]] = []
+        for outcome in await self.outcomes(futures, until):
+            try:
+                replies.append(reply_of(outcome))
+            except ErrorReply as error:
+                if replies:  # the first request, which may have been a write, was carried out
+                    raise UnknownTimeError(str(error)) from error
+                raise
+        return replies
 
     async def _on_reply(self, message: Msg) -> None:
         self._subjects.pop(message.subject, None)

@@ -27,9 +27,7 @@ class NatsPrograms(CasPrograms):
         if config["storage"] != "file":
             return [Check("bucket", "warning", "in memory: a restart of its servers frees all locks")]
         if replicas % 2 == 0:
-            return [
-                Check("bucket", "warning", f"{replicas} replicas survive no more failures than {replicas - 1} would")
-            ]
+            return [Check("bucket", "warning", f"{replicas} replicas survive no more than {replicas - 1} would")]
         return [Check("bucket", "ok", f"replicas: {replicas}")]
 
 

@@ -96,11 +96,13 @@ class Wire:
         return self._keys + quote(name, safe="/").replace(".", "%2E").replace("~", "%7E").replace("%", "=")
 
 
-def reply_of(message: Msg) -> dict[str, Any]:
+def reply_of(message: Msg | Exception) -> dict[str, Any]:
     """Return JetStream's reply. The only errors in it are :data:`_EXPECTED`.
 
-    :raises ErrorReply: it is another error.
+    :raises Exception: it is another error.
     """
+    if isinstance(message, Exception):
+        raise message
     if message.headers and message.headers.get("Status") == "503":
         raise ErrorReply("no server of the cluster responds", Failure.NOT_DONE, _NO_RESPONSE)
     reply: dict[str, Any] = parsed(message.data)

@@ -35,7 +35,6 @@ _CLOCK = ".clock"
 """The znode that is written to read the leader's clock. In the name of a lock's znode, a dot is encoded."""
 _AGE = 0.01 / (2 * DRIFT)
 """The largest age of a known time, as a share of ``clock_error``. Drift adds up to 1 % of ``clock_error`` by then."""
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _NOT_DONE = (errors.NoNodeError, errors.NodeExistsError, errors.BadVersionError)
 
 _log = logging.getLogger(f"{logger.name}.kazoo")
@@ -70,11 +69,13 @@ class Session:
     requests to kazoo: it does so even after Ctrl-C has interrupted the caller, and before it takes the undo.
 
     :ivar time: the leader's clock when it was last read.
+    :ivar is_time_old: the next command must read the clock again.
     :param options: arguments of ``KazooClient``.
     """
 
     def __init__(self, options: Mapping[str, Any]) -> None:
         self.time: cas.ServerTime | None = None
+        self.is_time_old = False
         self._options = options
         self._clients: list[KazooClient] = []
         """The current client. Empty before the first request."""
@@ -101,11 +102,10 @@ class Session:
         sent_at, results = call_within(self._workers, seconds_left(until), "a connection", work, sent=True)
         if not replied.acquire(timeout=seconds_left(until)):
             raise TimedOut("a reply", sent=True)
-        received_at = monotonic()
         values = [result.exception or result.value for result in results]
         if any(isinstance(value, Exception) and not isinstance(value, errors.KazooException) for value in values):
             raise cas.OtherReplyError
-        return Replies(values, sent_at, received_at)
+        return Replies(values, sent_at, monotonic())
 
     def _connected(self, until: float) -> KazooClient:
         if not self._clients or self._clients[-1].client_state == KeeperState.CLOSED:
@@ -163,6 +163,7 @@ class ZooKeeperClient:
     def execute(self, command: cas.CasCommand, timeout: float | None) -> cas.CasReply:
         session, until = self._of_process.get(), monotonic() + (timeout or 0.0)
         found: Any
+        session.is_time_old |= isinstance(command, cas.List) or getattr(command, "is_check", False)
         match command:
             case cas.Read(name):
                 found = _entry(name, self._read(session, lambda client: client.get_async(self._znode(name)), until))
@@ -186,8 +187,9 @@ class ZooKeeperClient:
         """
 
         def requests(client: KazooClient) -> list[Any]:
-            is_old = session.time is None or monotonic() - session.time.sent_at > self._most_age
-            first = client.set_async(self._clock, b"") if is_old else client.sync_async(self._clock)
+            time = None if session.is_time_old else session.time
+            is_known = time is not None and monotonic() - time.sent_at <= self._most_age
+            first = client.sync_async(self._clock) if is_known else client.set_async(self._clock, b"")
             return [first, request(client)]
 
         replies = session.send(requests, until)
@@ -197,7 +199,7 @@ class ZooKeeperClient:
             _value(create.values[0], errors.NodeExistsError)
             return self._read(session, request, until)
         if not isinstance(_value(first), str):
-            session.time = _time(first, replies)
+            session.time, session.is_time_old = _time(first, replies), False
         return value
 
     def _list(self, session: Session, prefix: str, until: float) -> list[cas.Entry]:
@@ -233,7 +235,7 @@ class ZooKeeperClient:
         replies = session.send(requests, until)
         for result in _value(replies.values[0]):
             if isinstance(result, errors.NoNodeError):
-                session.time = None  # somebody may have deleted the path: the next read makes it again
+                session.is_time_old = True  # somebody may have deleted the path: the next read makes it again
             if isinstance(result, _NOT_DONE):
                 return None
             if not isinstance(result, errors.RolledBackError):  # undone because of a later error
@@ -254,25 +256,22 @@ class AsyncZooKeeperClient(ThreadedClient):
         super().__init__(ZooKeeperClient(*arguments))
 
 
-def _value(reply: Any, expected: type[Exception] | None = None) -> Any:
+def _value(reply: Any, expected: type[Exception] | tuple[()] = ()) -> Any:
     """Return the reply's value, or None for an ``expected`` error. Raise another error."""
-    if expected and isinstance(reply, expected):
-        return None
-    if isinstance(reply, Exception):
+    if isinstance(reply, Exception) and not isinstance(reply, expected):
         raise reply
-    return reply
+    return None if isinstance(reply, Exception) else reply
 
 
 def _time(stat: Any, replies: Replies) -> cas.ServerTime:
     """Return the time of a write. The leader sets ``mtime``, in milliseconds, after it has received the request."""
-    return cas.ServerTime(_EPOCH + timedelta(milliseconds=stat.mtime), replies.sent_at, replies.received_at, 0.001)
+    return cas.ServerTime(datetime.fromtimestamp(stat.mtime / 1000, UTC), replies.sent_at, replies.received_at, 0.001)
 
 
 def _entry(name: str, reply: Any) -> cas.Entry | None:
-    found = _value(reply, errors.NoNodeError)
-    if found is None:
+    if isinstance(reply, errors.NoNodeError):
         return None
-    data, stat = found
+    data, stat = _value(reply)
     fields = fields_from_json(data)
     if not isinstance(made := fields.pop("made", None), str):
         raise ValueError(f"not a lock record: {data!r:.200}")

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
+import re
 from typing import Any
 from uuid import uuid4
 
 import pytest
 from nats.js import JetStreamContext
 
-from shedlock_py import LockRequest, ProviderError
+from shedlock_py import LockRequest, ProviderError, ProviderUnreachable
 from shedlock_py.testing.proxy import TcpProxy
 from tests.stores.clients import both_clients_in_full
 from tests.stores.nats.conftest import Open
@@ -128,6 +129,32 @@ def test_a_key_that_is_no_lock_record(
         provider.acquire(LockRequest(name, "1m"))
     assert name not in [record.name for record in provider.records()]
     assert any(name in warning for warning in warnings_of(caplog))
+
+
+def test_i12_a_grant_without_a_reply_to_the_request_for_the_time_is_undone(
+    nats_server: NatsServer, bucket: str, open_url: Open, name: str
+) -> None:
+    direct = open_url(nats_server.url(bucket))
+    direct.release(acquired(direct, name))
+    error = b'{"error":{"code":404,"err_code":10059,"description":"stream not found"}}'
+    times = 0
+
+    def second_is_an_error(chunk: bytes) -> bytes:
+        """The first request for the time goes with the read, the second with the write."""
+        nonlocal times
+        found = re.search(rb'\{"type":"io.nats.jetstream.api.v1.stream_info_response".*?\}(?=\r\n)', chunk, re.DOTALL)
+        times += found is not None
+        if found is None or times != 2:
+            return chunk
+        return chunk[: found.start()] + error.ljust(len(found[0])) + chunk[found.end() :]
+
+    with TcpProxy(nats_server.address, rewrite=second_is_an_error) as proxy:
+        provider = open_url(nats_server.url(bucket, via=proxy.address))
+        with pytest.raises(ProviderUnreachable, match="stream not found"):
+            provider.acquire(LockRequest(name, "5m"))
+    record = direct.record(name)
+    assert record is not None
+    assert not record.is_held
 
 
 def test_a_missing_bucket_names_its_cure(nats_server: NatsServer, open_url: Open) -> None:
