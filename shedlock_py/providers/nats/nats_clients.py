@@ -21,7 +21,11 @@ from shedlock_py.runtime.process import monotonic
 
 _AT_ONCE = 100
 """How many records of a list to read at the same time."""
-_RIGHTS = "let the user publish to $KV.bucket.> and $JS.API.STREAM.*.KV_bucket, and subscribe to _INBOX.>"
+_RIGHTS = (
+    "let the user publish to $KV.bucket.>, $JS.API.STREAM.*.KV_bucket and $JS.API.STREAM.MSG.GET.KV_bucket, "
+    "and subscribe to _INBOX.>"
+)
+_LOGIN = "check the user and the password, the token, or the credentials of the URL"
 
 
 class Connection(SharedConnection):
@@ -62,7 +66,7 @@ class Connection(SharedConnection):
             await self._client.subscribe(f"{self._inbox}.*", cb=self._on_reply)
         except nats.errors.Error as error:
             if "authorization" in str(error).lower():
-                raise ErrorReply(f"{host}: {error}") from error
+                raise ErrorReply(f"{host}: {error}", hint=_LOGIN) from error
             raise OSError(str(self._error or error)) from error
         self.begin()
 

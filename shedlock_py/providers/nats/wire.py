@@ -25,6 +25,7 @@ _EXPECTED = (10037, 10058, 10071, 10164)
 _NO_RESPONSE = "turn JetStream on; if it is on, the bucket does not exist, or its servers have no leader yet"
 _HINTS = dict.fromkeys((10039, 10076), "turn JetStream on in the servers, and for this account")
 _HINTS[10059] = "create the bucket with provider.create_schema(), or name another bucket in the URL"
+_HINTS[10074] = "without a cluster, write replicas=1 into the URL"
 
 
 @dataclass(frozen=True, slots=True)
