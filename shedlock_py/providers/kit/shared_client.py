@@ -180,7 +180,8 @@ class _OfLoop:
                     await connection.open(host, seconds)
                 return connection
             except (OSError, TimedOut) as error:
-                failed.append(f"{host}: {error}")
+                what = str(error) or str(TimedOut(CONNECTION, sent=False))  # a driver's TimeoutError has no text
+                failed.append(f"{host}: {what}")
             finally:
                 if not connection.is_open:
                     start_task(connection.close())

@@ -25,6 +25,7 @@ _EXPECTED = (10037, 10058, 10071, 10164)
 _NO_RESPONSE = "turn JetStream on; if it is on, the bucket does not exist, or its servers have no leader yet"
 _HINTS = dict.fromkeys((10039, 10076), "turn JetStream on in the servers, and for this account")
 _HINTS[10059] = "create the bucket with provider.create_schema(), or name another bucket in the URL"
+_HINTS[10074] = "without a cluster, write replicas=1 into the URL"
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,8 +107,7 @@ def reply_of(message: Msg | Exception) -> dict[str, Any]:
     if message.headers and message.headers.get("Status") == "503":
         raise ErrorReply("no server of the cluster responds", Failure.NOT_DONE, _NO_RESPONSE)
     reply: dict[str, Any] = parsed(message.data)
-    error = reply.get("error", {})
-    if error and error.get("err_code") not in _EXPECTED:
+    if (error := reply.get("error")) and error.get("err_code") not in _EXPECTED:
         hint = _HINTS.get(error.get("err_code"))
         failure = Failure.REFUSED if error["code"] < 500 or hint else Failure.UNREACHABLE
         raise ErrorReply(str(error.get("description")), failure, hint)

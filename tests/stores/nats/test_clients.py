@@ -23,6 +23,8 @@ from tests.support.tls import Certificates
 USERS = """authorization { users: [
   {user: jobs, password: "s3cret-pw"},
   {user: reader, password: pw, permissions: {publish: ["$JS.API.STREAM.INFO.*", "$JS.API.STREAM.MSG.GET.*"]}},
+  {user: worker, password: pw, permissions: {
+    publish: ["$KV.jobs.>", "$JS.API.STREAM.*.KV_jobs", "$JS.API.STREAM.MSG.GET.KV_jobs"], subscribe: ["_INBOX.>"]}},
   {user: deaf, password: pw, permissions: {subscribe: "nothing"}},
   {user: documented, password: pw, permissions: {
     publish: ["$KV.jobs.>", "$JS.API.STREAM.*.KV_jobs", "$JS.API.STREAM.MSG.GET.KV_jobs"], subscribe: "_INBOX.>"}},
@@ -49,6 +51,16 @@ def test_a_server_that_is_down_or_silent_leaves_time_for_the_next(
         places = f"{LOOPBACK}:{free_port()},{LOOPBACK}:{silent.address[1]},{host}:{port}"
         provider = open_url(f"nats://{places}/{bucket}", timeout="3s")
         assert provider.release(acquired(provider, name))
+
+
+def test_the_error_names_the_wait_for_a_silent_server(nats_server: NatsServer, open_url: Open) -> None:
+    """The exception of nats-py has no text."""
+    with TcpProxy(nats_server.address) as silent:
+        silent.stall()
+        provider = open_url(nats_server.url("jobs", via=silent.address), timeout="1s")
+        what = f":{silent.address[1]}: no reply in time: waited for a connection"
+        with pytest.raises(ProviderUnreachable, match=what):
+            provider.acquire(LockRequest("job", "1m"))
 
 
 def test_i13_a_request_that_the_server_drops_is_sent_again_in_time(
@@ -103,6 +115,15 @@ def test_users_and_their_rights(with_users: NatsServer, open_url: Open, name: st
     assert documented.release(acquired(documented, name))
     assert [record.name for record in documented.records()] == [name]
     assert documented.prune(0) == 0, "its token is too young"
+
+
+@pytest.mark.slow("starts a server of its own")
+def test_the_rights_that_the_documentation_names_are_enough(with_users: NatsServer, open_url: Open, name: str) -> None:
+    host, port = with_users.address
+    provider = open_url(f"nats://worker:pw@{host}:{port}/jobs")
+    provider.create_schema()
+    assert provider.release(acquired(provider, name))
+    assert name in [record.name for record in provider.records()]
 
 
 @pytest.mark.slow("starts a server of its own")
