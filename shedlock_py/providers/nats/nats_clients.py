@@ -53,9 +53,7 @@ class Connection(SharedConnection):
             await self._client.subscribe(f"{self._inbox}.*", cb=self._on_reply)
         except nats.errors.Error as error:
             if "authorization" in str(error).lower():
-                raise ErrorReply(
-                    f"{host}: {error}", hint="check the URL's user and password, token or credentials"
-                ) from error
+                raise ErrorReply(f"{host}: {error}", hint="check the user, password, token or credentials") from error
             raise OSError(str(self._error or error)) from error
         self.begin()
 
