@@ -54,8 +54,8 @@ def resolve_provider(given: Any, lock_name: str) -> LockProvider:
     if given is None or is_async_provider(given):
         raise ConfigurationError(
             f"lock {lock_name!r} guards an ordinary function, but there is only an async provider: make the function "
-            f"'async def', or give the same store for ordinary functions, too: configure('postgresql://…', "
-            f"async_provider=…), or provider='postgresql://…' for this lock"
+            f"'async def', or in async code write 'async with hold_async(…)', or give the same store for ordinary "
+            f"functions, too: configure('postgresql://…', async_provider=…), or provider='postgresql://…' for this lock"
         )
     return cast(LockProvider, given)
 

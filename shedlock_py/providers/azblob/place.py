@@ -11,7 +11,7 @@ from shedlock_py.errors import ConfigurationError
 from shedlock_py.providers.cas.objects import checked_prefix
 from shedlock_py.providers.cas.options import check_endpoint, split_query
 
-_FORM = "azblob://account/container/prefix"
+_FORM = "azblob://account/container/prefix, with names of letters in lower case and digits, in containers also -"
 _PLACE = re.compile(r"([a-z0-9]{3,24})/([a-z0-9-]{3,63})(?:/([^@]*))?")
 """The names of an account and a container, and a prefix. A text with ``@`` may be a part of a password."""
 _ACCOUNT = re.compile(r"(?i)\bAccountName=([^;]*)")
@@ -37,7 +37,7 @@ class Place:
     def from_url(cls, url: str) -> Place:
         """Return the place of a URL. :raises ConfigurationError: the URL or a variable cannot work."""
         location, given = split_query(url, "azblob", ("account_key", "sas_token", "endpoint"), _FORM)
-        found = _PLACE.fullmatch(unquote(location))
+        found = _PLACE.fullmatch(location := unquote(location))
         if found is None or not {".", ".."}.isdisjoint(location.split("/")):
             raise ConfigurationError(f"store URL: not of the form {_FORM}")
         account, container, prefix = found[1], found[2], checked_prefix((found[3] or "").strip("/"))

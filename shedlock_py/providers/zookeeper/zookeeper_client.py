@@ -134,7 +134,7 @@ class Session:
                 client.handler.create_connection((name, port), name, seconds, **tls).close()
                 return
             except OSError as error:
-                failed = error
+                failed = OSError(f"{name}:{port}: {error}")
         raise NotSent from failed
 
     def close(self) -> None:
