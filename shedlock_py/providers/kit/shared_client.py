@@ -20,10 +20,10 @@ from shedlock_py.providers.kit.time_limits import ORDER_SECONDS, driver_errors, 
 from shedlock_py.runtime.asyncio_tools import start_task
 from shedlock_py.runtime.blocking import OnOwnLoop
 from shedlock_py.runtime.process import PerLoop, PerProcess, monotonic
+from shedlock_py.runtime.threads import EXIT_SECONDS
 
 _SHARE = 0.4
 """The share of the time limit for one reply, so that time is left to try again on another connection."""
-_CLOSE_SECONDS = 1.0
 _LATE_SECONDS = 1.0
 """How long a thread waits for its event loop after the time limit."""
 
@@ -96,10 +96,13 @@ class SharedConnection(ABC):
         return [future.result() for future in futures]
 
     async def close(self) -> None:
+        """End the requests, and wait for the driver. A driver that is cancelled here would not close its socket."""
         self.end()
+        await asyncio.wait([start_task(self._disconnected())], timeout=EXIT_SECONDS)
+
+    async def _disconnected(self) -> None:
         with suppress(Exception):
-            async with asyncio.timeout(_CLOSE_SECONDS):
-                await self.disconnect()
+            await self.disconnect()
 
 
 class SharedClient:
@@ -149,8 +152,11 @@ class _OfLoop:
 
     async def connection(self, until: float) -> SharedConnection:
         """Return the open connection. The first task that needs another connection opens it for all tasks."""
-        if self._connection is not None and self._connection.is_open:
-            return self._connection
+        if self._connection is not None:
+            if self._connection.is_open:
+                return self._connection
+            start_task(self._connection.close())  # whoever cancelled its tasks has not closed the driver's socket
+            self._connection = None
         if self._at_end is None:
             self._at_end = close_with_loop(self.close)
             await anext(self._at_end)
@@ -177,7 +183,7 @@ class _OfLoop:
             connection, seconds = self._make(), seconds_left(until) / (len(self._hosts) - number)
             try:
                 async with within(seconds, CONNECTION, sent=False):
-                    await connection.open(host, seconds)
+                    await connection.open(host, 0.9 * seconds)  # its own limit ends first, and closes the socket
                 return connection
             except (OSError, TimedOut) as error:
                 what = str(error) or str(TimedOut(CONNECTION, sent=False))  # a driver's TimeoutError has no text
