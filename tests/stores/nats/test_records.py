@@ -131,6 +131,7 @@ def test_a_key_that_is_no_lock_record(
     assert any(name in warning for warning in warnings_of(caplog))
 
 
+@pytest.mark.slow("rewrites a reply: no server is known to fail so")
 def test_i12_a_grant_without_a_reply_to_the_request_for_the_time_is_undone(
     nats_server: NatsServer, bucket: str, open_url: Open, name: str
 ) -> None:
