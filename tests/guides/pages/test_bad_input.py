@@ -355,7 +355,7 @@ ROWS: dict[str, dict[str, Row]] = {
     },
     "a provider": {
         "an ordinary function, and only an async provider": [
-            Refused(only_async, "make the function 'async def', or give the same store for ordinary functions, too"),
+            Refused(only_async, "make the function 'async def', or in async code write 'async with hold_async(…)'"),
         ],
         "a Redis client, an SQLAlchemy engine, a scheduler or a `threading.Lock` in the place of a provider": [
             *(
