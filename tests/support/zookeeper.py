@@ -49,7 +49,7 @@ class ZooKeeperServer(ServerProcess):
             "syncLimit=4",
             "maxClientCnxns=0",
             "admin.enableServer=false",
-            "4lw.commands.whitelist=srvr",
+            "4lw.commands.whitelist=srvr,mntr",
             *(f"server.{number}={LOOPBACK}:{data}:{vote}" for number, (data, vote) in self.peers.items()),
             *self.options,
         ]
@@ -70,12 +70,20 @@ class ZooKeeperServer(ServerProcess):
 
     def status(self) -> dict[str, str]:
         """Return the reply to ``srvr``. Empty if the server does not serve clients."""
+        return dict(line.split(": ", 1) for line in self._reply("srvr").splitlines() if ": " in line)
+
+    def sessions(self) -> int:
+        """Return the number of sessions that have not ended, with or without a connection."""
+        figures = dict(line.split("\t", 1) for line in self._reply("mntr").splitlines() if "\t" in line)
+        return int(figures["zk_global_sessions"])
+
+    def _reply(self, command: str) -> str:
         reply = b""
         with suppress(OSError), socket.create_connection(self.address, timeout=2) as connection:
-            connection.sendall(b"srvr")
+            connection.sendall(command.encode())
             while chunk := connection.recv(4096):  # in the end, the server resets the connection
                 reply += chunk
-        return dict(line.split(": ", 1) for line in reply.decode().splitlines() if ": " in line)
+        return reply.decode()
 
     @contextmanager
     def client(self, *auth: tuple[str, str]) -> Iterator[KazooClient]:

@@ -343,7 +343,7 @@ class CasPrograms(StorePrograms):
         entries, time = yield List(prefix)
         now, deleted = time.date, 0
         if entries and not time.agrees_with(
-            (yield from self._read(entries[0].record.name))[1], self.clock(), self.clock_error
+            (yield from self._read(entries[0].record.name, is_check=True))[1], self.clock(), self.clock_error
         ):
             raise clocks_disagree("prune", entries[0].record.name, self.clock_error)
         # Servers give only greater tokens to a name without a record. A younger record stays: the next token of its

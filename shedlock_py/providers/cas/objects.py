@@ -19,7 +19,6 @@ from shedlock_py.errors import ConfigurationError
 from shedlock_py.events import logger
 from shedlock_py.model.text import parsed
 from shedlock_py.providers.cas.cas_programs import (
-    UNREAD,
     CasCommand,
     CasPrograms,
     CasReply,
@@ -29,12 +28,12 @@ from shedlock_py.providers.cas.cas_programs import (
     Read,
     Write,
 )
+from shedlock_py.providers.cas.records_in_json import entry_from_fields
 from shedlock_py.providers.cas.server_time import ServerTime
 from shedlock_py.providers.kit import (
     AsyncProgramProvider,
     Failure,
     ProgramProvider,
-    record_from_json,
     record_to_json,
 )
 from shedlock_py.runtime.program import Program
@@ -154,10 +153,8 @@ class Objects(ABC):
         fields = _fields_in(key, reply)
         if self._key(fields["name"]) != key:
             raise ValueError(f"{key} is the lock {fields['name']!r}, whose object is {self._key(fields['name'])}")
-        is_free = fields.pop("free", False) is True
         del fields["write"]
-        record = record_from_json(fields.pop("name"), fields, read_at=UNREAD)
-        return reply, Entry(record, reply.etag, is_free)
+        return reply, entry_from_fields(fields.pop("name"), fields, reply.etag)
 
     def _write(self, key: str, command: Write) -> Requests[CasReply]:
         # Without "write", two objects with the same content would have the same ETag.
