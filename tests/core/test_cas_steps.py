@@ -374,3 +374,33 @@ def test_i1_a_list_by_a_clock_that_is_ahead_prunes_nothing(store: Store) -> None
     with pytest.raises(ProviderUnreachable, match="prune"):
         provider.prune("1s")
     assert "job" in store.entries
+
+
+class KeepsTheTime(Store):
+    """Its client serves reads by the time of an earlier reply, as on ZooKeeper, unless they are checks."""
+
+    kept: cas.ServerTime | None = None
+
+    def execute(self, command: cas.CasCommand, timeout: float | None) -> cas.CasReply:
+        reply = super().execute(command, timeout)
+        if isinstance(command, cas.Read) and not command.is_check and self.kept is not None:
+            return reply._replace(time=self.kept)
+        self.kept = reply.time
+        return reply
+
+
+@pytest.mark.parametrize("operation", ["prune", "acquire"])
+def test_i1_a_check_of_the_clock_is_not_by_a_time_that_was_kept(operation: str) -> None:
+    store = KeepsTheTime()
+    holder, other = replica(store), replica(store)
+    lease = acquired(holder, LockRequest("job", "1m"))
+    before = len(store.commands)
+    if operation == "prune":
+        store.ahead = {before: 3600.0}  # the list
+        with pytest.raises(ProviderUnreachable, match="prune"):
+            other.prune("1s")
+    else:
+        store.kept = cas.ServerTime(store.epoch + timedelta(hours=2), store.clock(), store.clock())
+        assert other.acquire(LockRequest("job", "1m")) is None
+    assert set(store.commands[before:]) <= {"List", "Read"}
+    assert holder.extend(lease, "1m") is not None
