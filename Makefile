@@ -101,7 +101,7 @@ faults: servers-full $(VENV)/.native ## try to break the promises for an hour or
 simulate: $(VENV)/.test ## simulate a year without servers, try the mutants, and rewrite docs/results/simulation.md
 	$(BIN)/python -m tests.simulation $(SIMULATE_ARGS)
 
-bench: servers-full $(VENV)/.bench ## measure it beside the floor and other packages, and rewrite docs/results/benchmarks.md (a quarter of an hour)
+bench: servers-full $(VENV)/.bench ## measure it beside the floor and other packages, and rewrite docs/results/benchmarks.md (25 minutes)
 	$(BIN)/python -m benchmarks $(BENCH_ARGS)
 
 release-check: servers-full $(VENV)/.native $(VENV)/.lint ## build it and check all that a release needs (half an hour; RELEASE_ARGS="--list" names the steps)
