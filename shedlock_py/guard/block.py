@@ -35,7 +35,7 @@ from shedlock_py.events import (
 )
 from shedlock_py.guard.context import ActiveLease, find_enclosing, is_held_for, running
 from shedlock_py.guard.keepalive import BaseKeepAlive, ThreadKeepAlive
-from shedlock_py.guard.skips import Gate, Skipped, decide_skip, is_held_by_earlier_run, lock_refused, process_gates
+from shedlock_py.guard.skips import Gate, Skipped, is_held_by_earlier_run, lock_refused, process_gates
 from shedlock_py.guard.steps import LONGEST_SLEEP, Attempt, Read, SkippedNow, Sleep, Step, store_frames
 from shedlock_py.model.durations import LONGEST
 from shedlock_py.model.lease import Lease
@@ -47,7 +47,7 @@ from shedlock_py.model.waiting import FIRST_PAUSE, MILLISECOND, Waiting
 from shedlock_py.provider import AsyncLockProvider, LockProvider, check_store, undo_of
 from shedlock_py.runtime.process import OwningProcess, is_from_signal, monotonic
 from shedlock_py.runtime.program import Program, drive, drive_async
-from shedlock_py.settings.defaults import check_kept_alive, is_kept_alive, keep_alive_limit, lock_request
+from shedlock_py.settings.defaults import check_kept_alive, keep_alive_in_use, lock_request
 from shedlock_py.settings.emit import emit
 from shedlock_py.settings.lookup import resolve_async_provider, resolve_provider
 from shedlock_py.settings.off_switch import is_active
@@ -93,6 +93,8 @@ class BaseBlock:
     """The run was cut short, and another replica shall recover it."""
     _has_warned = False
     """The first failure of the store was logged."""
+    _keep_alive: bool | timedelta = False
+    """The option, or the default when the block was entered."""
     _kept_alive: BaseKeepAlive | None = None
 
     def __init__(
@@ -163,7 +165,9 @@ class BaseBlock:
         request = self._request or lock_request(
             self.name, options.lock_at_most_for, options.lock_at_least_for, template=self._template
         )
-        check_keep_alive_limit(keep_alive_limit(options.keep_alive), request.lock_at_most_for)
+        self._keep_alive = keep_alive_in_use(options.keep_alive)
+        if self._keep_alive:
+            check_keep_alive_limit(self._keep_alive, request.lock_at_most_for)
         self._request = request = options.for_a_run(request, self._fire_time)
         if options.recover:
             self._check_recovery(request)
@@ -183,10 +187,12 @@ class BaseBlock:
 
     def may_begin(self) -> bool:
         """Check the gates. If a gate refuses the task, mark it as skipped and return False."""
-        skip = decide_skip(self.name, (*self._gates, *process_gates))
-        if skip is not None:
-            self.skipped(skip)
-        return skip is None
+        for gate in (*self._gates, *process_gates):
+            reason = gate()
+            if reason is not None:
+                self.skipped(Skipped(self.name, reason))
+                return False
+        return True
 
     # Attempts to acquire the lock
 
@@ -417,8 +423,9 @@ class BaseBlock:
             # By name, because this module must not import asyncio.
             outcome = "cancelled" if type(ended_by).__name__ == "CancelledError" else "failed"
         duration = timedelta(seconds=(active.ended_at or monotonic()) - self._replied_at)
+        was_trusted = lease.is_trusted()
         if not lease.has_ended():
-            lease.outcome = "lost" if not lease.is_trusted() else "ok" if outcome == "succeeded" else outcome
+            lease.outcome = "lost" if not was_trusted else "ok" if outcome == "succeeded" else outcome
         lease.error = None if failure is None else describe_error(failure)
         emit(TaskFinished(lease.name, lease, duration, outcome, failure))
         is_of_loss = outcome == "cancelled" and isinstance(failure, LeaseLostError)
@@ -427,7 +434,7 @@ class BaseBlock:
             self.cut_short(lease)
         # The store may still have a lease that is not trusted. If it were released, the run would count as ended.
         self._is_given_back |= self.options.recover and is_of_loss
-        if not (lease.is_trusted() or lease.is_lost() or lease.has_ended()):
+        if not (was_trusted or lease.is_lost() or lease.has_ended()):
             active.is_loss_reported = True
             emit(LeaseLost(lease.name, lease, "overrun"))
 
@@ -488,10 +495,8 @@ class Block(BaseBlock):
             if lease is None:
                 return None
             active = self.start(lease, store)
-            is_renewed = is_kept_alive(self.options.keep_alive)
-            if is_renewed or (self.options.on_lost != "continue" and is_active()):
-                limit = keep_alive_limit(self.options.keep_alive)
-                kept = ThreadKeepAlive(active, store, is_renewed, self.options.on_lost, limit)
+            if self._keep_alive or (self.options.on_lost != "continue" and is_active()):
+                kept = ThreadKeepAlive(active, store, self._keep_alive, self.options.on_lost)
                 kept.__enter__()
                 self._kept_alive = kept
             return lease
@@ -562,10 +567,8 @@ class AsyncBlock(BaseBlock):
             if lease is None:
                 return None
             active = self.start(lease, store)
-            is_renewed = is_kept_alive(self.options.keep_alive)
-            if is_renewed or (self.options.on_lost != "continue" and is_active()):
-                limit = keep_alive_limit(self.options.keep_alive)
-                kept = TaskKeepAlive(active, store, is_renewed, self.options.on_lost, limit)
+            if self._keep_alive or (self.options.on_lost != "continue" and is_active()):
+                kept = TaskKeepAlive(active, store, self._keep_alive, self.options.on_lost)
                 await kept.__aenter__()
                 self._kept_alive = kept
             return lease

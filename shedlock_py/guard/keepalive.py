@@ -37,14 +37,13 @@ class BaseKeepAlive:
     def __init__(
         self,
         active: ActiveLease,
-        keep_alive: bool,
+        keep_alive: bool | timedelta,
         on_lost: OnLost,
-        limit: timedelta | None = None,
         *,
         random: Callable[[], float] | None = None,
     ) -> None:
-        """:param keep_alive: whether to send heartbeats, or only to watch for the end of the lease.
-        :param limit: how long heartbeats are sent, from now on; by default until the task ends.
+        """:param keep_alive: False only watches for the end of the lease. A duration is how long heartbeats are sent, from
+            now on; True sends them until the task ends.
         :param random: see :class:`HeartbeatPlan`.
         """
         self._active = active
@@ -52,8 +51,8 @@ class BaseKeepAlive:
         self._clock = active.lease.now
         # When heartbeats end.
         self._keep_until = float("inf") if keep_alive else _NEVER
-        if keep_alive and limit is not None:
-            self._keep_until = self._clock() + limit.total_seconds()
+        if isinstance(keep_alive, timedelta):
+            self._keep_until = self._clock() + keep_alive.total_seconds()
         self._on_lost = on_lost
         # A heartbeat extends the lease for as long as the guard, or later the task, has requested.
         self._lock_for = self._lease.lock_at_most_for
@@ -248,11 +247,10 @@ class ThreadKeepAlive(BaseKeepAlive):
         self,
         active: ActiveLease,
         store: LockProvider,
-        keep_alive: bool,
+        keep_alive: bool | timedelta,
         on_lost: OnLost,
-        limit: timedelta | None = None,
     ) -> None:
-        super().__init__(active, keep_alive, on_lost, limit)
+        super().__init__(active, keep_alive, on_lost)
         self._store = store
 
     def __enter__(self) -> None:

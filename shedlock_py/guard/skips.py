@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, ClassVar, Literal
@@ -59,15 +59,6 @@ class LockNotAcquired(ShedLockError):
 
     def __reduce__(self) -> tuple[Any, ...]:
         return type(self), (self.skipped,)
-
-
-def decide_skip(lock_name: str, gates: Iterable[Gate]) -> Skipped | None:
-    """Return the skip of a task, with the reason of the first gate that refuses it. None: the task may begin."""
-    for gate in gates:
-        reason = gate()
-        if reason is not None:
-            return Skipped(lock_name, reason)
-    return None
 
 
 def lock_refused(request: LockRequest, record: LockRecord | None) -> Skipped:

@@ -25,7 +25,7 @@ from shedlock_py.settings.defaults import (
     check_kept_alive,
     configure_store,
     is_configured,
-    keep_alive_limit,
+    keep_alive_in_use,
     lock_request,
 )
 from shedlock_py.settings.options import (
@@ -237,7 +237,7 @@ def repeat_every(
                         f"a run is recovered when its lease has expired, and until then no slot has its run"
                     )
                 keep_alive = parse_keep_alive(options.get("keep_alive"))
-                check_keep_alive_limit(keep_alive_limit(keep_alive), request.lock_at_most_for)
+                check_keep_alive_limit(keep_alive_in_use(keep_alive), request.lock_at_most_for)
                 if options.get("recover"):
                     check_kept_alive(f"lock {name!r}", keep_alive)
             repetition = Repetition(

@@ -11,7 +11,7 @@ from shedlock_py.guard.spec import LockSpec, declared_specs
 from shedlock_py.model.overdue import DOCTOR
 from shedlock_py.operators.checks import REACH, collecting, failed, private_store
 from shedlock_py.provider import Check, can, check_store, require_file
-from shedlock_py.settings.defaults import check_kept_alive, keep_alive_limit, lock_request
+from shedlock_py.settings.defaults import check_kept_alive, keep_alive_in_use, lock_request
 from shedlock_py.settings.lookup import configured_providers, resolve_async_provider, resolve_provider, why_no_provider
 from shedlock_py.settings.off_switch import is_active
 from shedlock_py.settings.options import check_keep_alive_limit, is_async_provider, required_provider
@@ -104,7 +104,7 @@ def problems_of_function(spec: LockSpec) -> Iterator[Check]:
 def _check_durations(spec: LockSpec) -> None:
     options = spec.options
     request = lock_request(spec.name or "x", options.lock_at_most_for, options.lock_at_least_for)
-    check_keep_alive_limit(keep_alive_limit(options.keep_alive), request.lock_at_most_for)
+    check_keep_alive_limit(keep_alive_in_use(options.keep_alive), request.lock_at_most_for)
     if options.recover:
         check_kept_alive(f"lock {spec.template!r}", options.keep_alive)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
@@ -13,7 +14,7 @@ from typing import Any, cast
 from shedlock_py.errors import ConfigurationError
 from shedlock_py.events import Listener, log_listener
 from shedlock_py.model.durations import Duration, parse_duration
-from shedlock_py.model.request import LockRequest, check_hold_times, checked_lock_name, default_holder, validate_holder
+from shedlock_py.model.request import LockRequest, check_hold_times, checked_lock_name, validate_holder
 from shedlock_py.model.text import quoted
 from shedlock_py.provider import AsyncLockProvider, LockProvider
 from shedlock_py.settings.environment import settings_of
@@ -84,16 +85,19 @@ class Settings:
 
 
 _DEFAULTS = Settings()
-_settings = _DEFAULTS
 
 
-def current_settings() -> Settings:
-    return _settings
+class _Process:
+    """The settings of this process. Each change replaces them as a whole, so a reader reads them once."""
+
+    settings = _DEFAULTS
+
+
+process = _Process()
 
 
 def _set(settings: Settings) -> _Restore:
-    global _settings
-    previous, _settings = _settings, settings
+    previous, process.settings = process.settings, settings
     return _Restore(previous)
 
 
@@ -185,7 +189,7 @@ def _configure(given: Mapping[str, Any], create_schema: object = False) -> _Rest
         changes.setdefault("async_provider", None)
     if not isinstance(create_schema, bool):
         raise ConfigurationError(f"create_schema must be True or False, not {quoted(create_schema)}")
-    return _apply(replace(_settings, **changes), create_schema=create_schema)
+    return _apply(replace(process.settings, **changes), create_schema=create_schema)
 
 
 def _parse(name: str, value: Any) -> Any:
@@ -236,7 +240,7 @@ def reset() -> _Restore:
 def override(provider: LockProvider, async_provider: AsyncLockProvider, listeners: tuple[Listener, ...]) -> _Restore:
     """Replace these defaults until the context is left; keep all other defaults. For tests."""
     return replace(
-        _settings, provider=provider, async_provider=async_provider, listeners=(log_listener, *listeners)
+        process.settings, provider=provider, async_provider=async_provider, listeners=(log_listener, *listeners)
     ).apply()
 
 
@@ -263,7 +267,7 @@ def lock_request(
 
     :raises ConfigurationError: no ``lock_at_most_for``, or a value that cannot work.
     """
-    settings = _settings
+    settings = process.settings
     at_most = settings.default_lock_at_most_for if lock_at_most_for is None else lock_at_most_for
     if at_most is None and not is_active():
         at_most = "10m"  # nothing is locked, so it does not matter
@@ -275,21 +279,25 @@ def lock_request(
     at_least = settings.default_lock_at_least_for if lock_at_least_for is None else lock_at_least_for
     if fire_time is None:
         with suppress(TypeError):  # a value that is not hashable is refused below
-            return _checked_request(name, at_most, at_least, settings.holder, template, default_holder())
+            return _checked_request(name, at_most, at_least, settings.holder, template, os.getpid())
     return LockRequest(name, at_most, at_least, settings.holder, fire_time, template)
 
 
 @lru_cache(maxsize=1024, typed=True)
 def _checked_request(
-    name: str, at_most: Duration, at_least: Duration, holder: str | None, template: str | None, _process: str
+    name: str, at_most: Duration, at_least: Duration, holder: str | None, template: str | None, _process: int
 ) -> LockRequest:
-    """:param _process: the default holder, so that a forked child gets its own request."""
+    """:param _process: the default holder names it, so a forked child gets its own request."""
     return LockRequest(name, at_most, at_least, holder, template=template)
 
 
-def is_kept_alive(keep_alive: bool | timedelta | None) -> bool:
-    """Return the option of a lock, or else the default. Without locking, nothing is kept alive."""
-    return bool(_settings.keep_alive if keep_alive is None else keep_alive) and is_active()
+def keep_alive_in_use(keep_alive: bool | timedelta | None) -> bool | timedelta:
+    """Return the option of a lock, or else the default. Without locking, nothing is kept alive.
+
+    A duration is how long after the start of a run its heartbeats end.
+    """
+    chosen = process.settings.keep_alive if keep_alive is None else keep_alive
+    return chosen if chosen and is_active() else False
 
 
 def check_kept_alive(what: str, keep_alive: bool | timedelta | None) -> None:
@@ -297,18 +305,12 @@ def check_kept_alive(what: str, keep_alive: bool | timedelta | None) -> None:
 
     :raises ConfigurationError: no heartbeats.
     """
-    if is_active() and not is_kept_alive(keep_alive):
+    if is_active() and not keep_alive_in_use(keep_alive):
         raise ConfigurationError(
             f"{what}: recover=True needs keep_alive=True, here or in configure(): {WITHOUT_HEARTBEATS}"
         )
 
 
-def keep_alive_limit(keep_alive: bool | timedelta | None) -> timedelta | None:
-    """Return how long after the start of a run its heartbeats end; None without a limit."""
-    limit = _settings.keep_alive if keep_alive is None else keep_alive
-    return limit if isinstance(limit, timedelta) and is_active() else None
-
-
 def is_configured() -> bool:
     """Return whether :func:`configure` was called, so that the defaults are known."""
-    return _settings is not _DEFAULTS
+    return process.settings is not _DEFAULTS

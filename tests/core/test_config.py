@@ -43,7 +43,7 @@ from shedlock_py import (
 from shedlock_py.model.request import default_holder
 from shedlock_py.providers.redis import AsyncRedisLockProvider, RedisLockProvider
 from shedlock_py.providers.sqlalchemy import AsyncSqlAlchemyLockProvider
-from shedlock_py.settings.defaults import configure_store, is_kept_alive, keep_alive_limit, lock_request
+from shedlock_py.settings.defaults import configure_store, keep_alive_in_use, lock_request
 from shedlock_py.settings.environment import VARIABLES
 from shedlock_py.settings.lookup import configured_providers, resolve_async_provider, resolve_provider
 from shedlock_py.settings.options import LockOptions
@@ -86,9 +86,9 @@ class TestConfigure:
         configure()
         configure(holder="replica-2")
         assert lock_request("job") == LockRequest("job", "7m", "3s", holder="replica-2")
-        assert is_kept_alive(None)
+        assert keep_alive_in_use(None)
         with configure(keep_alive=False, default_lock_at_most_for=None):
-            assert not is_kept_alive(None)
+            assert not keep_alive_in_use(None)
             attempt("job", lambda: None, lock_at_most_for="1m")
         assert heard.kinds() == ["LockAcquired", "TaskFinished", "LockReleased"]
         assert provider.record("job")
@@ -112,7 +112,7 @@ class TestConfigure:
         configure(InMemoryLockProvider(), default_lock_at_most_for="1m", keep_alive=True, holder="replica-1")
         with reset():
             assert lock_request("job") == LockRequest("job", "10m")
-            assert not is_kept_alive(None)
+            assert not keep_alive_in_use(None)
             with pytest.raises(ProviderNotConfigured):
                 hold("job").__enter__()
         assert lock_request("job").holder == "replica-1"
@@ -366,23 +366,21 @@ class TestFromEnv:
             monkeypatch.setenv(name, value)
         with Settings.from_env().apply():
             assert lock_request("job") == LockRequest("job", "7m", "3s", holder="replica-1")
-            assert is_kept_alive(None)
+            assert keep_alive_in_use(None)
             assert isinstance(attempt("from-env", lambda: None), Executed)
         record = SHARED.record("from-env")
         assert record is not None
         assert record.holder == "replica-1"
-        assert not is_kept_alive(None)  # restored
+        assert not keep_alive_in_use(None)  # restored
 
     def test_keep_alive_with_a_limit(self) -> None:
         with Settings.from_env({"SHEDLOCK_KEEP_ALIVE": "2h"}).apply():
-            assert is_kept_alive(None)
-            assert keep_alive_limit(None) == timedelta(hours=2)
-            assert keep_alive_limit(True) is None
+            assert keep_alive_in_use(None) == timedelta(hours=2)
+            assert keep_alive_in_use(True) is True
             configure(keep_alive="3h")
-            assert keep_alive_limit(None) == timedelta(hours=3)
-            assert not is_kept_alive(False)
-            assert keep_alive_limit(False) is None
-        assert keep_alive_limit(timedelta(hours=1)) == timedelta(hours=1)
+            assert keep_alive_in_use(None) == timedelta(hours=3)
+            assert keep_alive_in_use(False) is False
+        assert keep_alive_in_use(timedelta(hours=1)) == timedelta(hours=1)
 
     def test_empty_is_absent(self) -> None:
         assert Settings.from_env(dict.fromkeys(VARIABLES, " ")) == Settings.from_env({})

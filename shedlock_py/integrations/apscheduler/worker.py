@@ -20,7 +20,7 @@ from shedlock_py.election.base import leave_callbacks
 from shedlock_py.events import MissReason, logger
 from shedlock_py.guard.block import AsyncBlock, Block
 from shedlock_py.guard.context import add_alias, leave_leases
-from shedlock_py.guard.skips import decide_skip, gates_of, not_leader
+from shedlock_py.guard.skips import gates_of
 from shedlock_py.integrations.apscheduler.catch_up import is_missed
 from shedlock_py.integrations.apscheduler.events import (
     EVENT_JOB_SKIPPED,
@@ -235,13 +235,11 @@ class JobProxy:
         now = self.submitted_at if self.waits_for_others else datetime.now(UTC)
         if grace is not None and now - run_time > timedelta(seconds=grace):
             return list(run_job(*self._call(run_time, _LONG_AGO)))  # missed, even if the clock is set back right now
-        elector = self.elector
         if self.draining is not None and self.draining.is_set():
-            name = self.lock.name if isinstance(self.lock, LockRequest) else self.job.id
-            skip: Skipped | None = Skipped(name, "shutting_down")
+            skip = Skipped(self.lock.name if isinstance(self.lock, LockRequest) else self.job.id, "shutting_down")
+        elif self.elector is not None and not self.elector.is_leader():
+            skip = Skipped(self.elector.name, "not_leader")
         else:
-            skip = decide_skip(elector.name, [not_leader(elector.is_leader)]) if elector is not None else None
-        if skip is None:
             return []
         emit(LockSkipped(skip.lock_name, skip.reason, timedelta(0)))
         return [self._skipped(run_time, skip)]

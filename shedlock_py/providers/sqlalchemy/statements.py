@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
 
@@ -47,6 +47,15 @@ class SqlCommand(NamedTuple):
     """The statement extends, releases or undoes a grant. The pool reserves a connection for such statements."""
     is_history: bool = False
     """The statement only writes history."""
+    check: FirstRead | None = None
+    """A read before the statement, on the same connection."""
+
+
+class FirstRead(NamedTuple):
+    """A read, and a function that decides on its row. If it returns False, the command ends with an empty reply."""
+
+    statement: Statement
+    passes: Callable[[Sequence[Any]], bool]
 
 
 class SqlReply(NamedTuple):
