@@ -42,8 +42,8 @@ class BaseKeepAlive:
         *,
         random: Callable[[], float] | None = None,
     ) -> None:
-        """:param keep_alive: False only watches for the end of the lease. A duration is how long heartbeats are sent, from
-            now on; True sends them until the task ends.
+        """:param keep_alive: False only watches for the end of the lease. True sends heartbeats until the task ends, a
+            duration so long from now on.
         :param random: see :class:`HeartbeatPlan`.
         """
         self._active = active
