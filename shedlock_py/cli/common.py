@@ -16,7 +16,7 @@ import click
 from click.core import ParameterSource
 
 from shedlock_py.errors import ConfigurationError
-from shedlock_py.events import logger
+from shedlock_py.events import Listener, log_listener, logger
 from shedlock_py.model.durations import parse_duration
 from shedlock_py.operators.display import one_line as one_line
 from shedlock_py.operators.display import printable as printable
@@ -80,12 +80,45 @@ json_option = option("--json", "as_json", is_flag=True, help="Print JSON.")
 
 
 @contextmanager
-def open_store(store: str | None, *, may_be_missing: bool = False) -> Iterator[LockProvider]:
+def usage_errors(ctx: click.Context, before: str = "") -> Iterator[None]:
+    """Report a value that cannot work as wrong usage.
+
+    :param before: the first words of the message.
+    """
+    try:
+        yield
+    except ConfigurationError as error:
+        raise click.UsageError(f"{before}{error}", ctx) from error
+
+
+@contextmanager
+def unix_command(ctx: click.Context, instead: str) -> Iterator[tuple[Listener, ...]]:
+    """Refuse this command on Windows. Exit with the code of shells if its program cannot be started.
+
+    Yield the listeners that ``--debug`` adds.
+
+    :param instead: what to do on Windows.
+    """
+    if not hasattr(os, "posix_spawn"):
+        raise ConfigurationError(f"shedlock {ctx.info_name} needs Linux, macOS or another Unix; here, {instead}")
+    from shedlock_py.cli.child import CannotStart  # late: it names signals that Windows lacks
+
+    try:
+        yield (log_listener,) if ctx.find_root().params.get("debug") else ()
+    except CannotStart as error:
+        fail(str(error), error.code)
+
+
+@contextmanager
+def open_store(
+    store: str | None, *, may_be_missing: bool = False, must_be_shared: bool = False
+) -> Iterator[LockProvider]:
     """Open the provider at ``store``, and close it at the end.
 
     :param may_be_missing: accept a missing SQLite file. Otherwise it is an error, because SQLite would create the file
         of a mistyped path.
-    :raises ConfigurationError: ``store`` names no provider.
+    :param must_be_shared: refuse locks that only this process has.
+    :raises ConfigurationError: ``store`` names no provider, or a provider with locks that only this process has.
     :raises ProviderError: the SQLite file is missing.
     """
     store = given_store(store)
@@ -98,6 +131,10 @@ def open_store(store: str | None, *, may_be_missing: bool = False) -> Iterator[L
     try:
         if store.partition("://")[0].partition("+")[0].lower() == "sqlite" and not may_be_missing:
             require_file(provider)
+        if must_be_shared and not getattr(provider, "is_shared", True):
+            raise ConfigurationError(
+                "locks in memory are private to this process, so they lock nothing here; use sqlite:///file"
+            )
         yield provider
     finally:
         try:

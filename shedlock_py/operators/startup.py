@@ -48,16 +48,16 @@ def check(*, strict: bool = False) -> list[Check]:
 
 async def check_async(*, strict: bool = False) -> list[Check]:
     """Like :func:`check`, for asyncio. It checks async providers, too, and sync providers in a worker thread."""
-    from asyncio import to_thread  # late: few programs that call check() load asyncio
+    from asyncio import get_running_loop, to_thread  # late: few programs that call check() load asyncio
+
+    from shedlock_py.runtime.blocking import OnLoop
 
     specs = declared_specs()
     found, stores = [*problems_of(specs)], _stores(specs)
     found += _nothing_checked(found, stores)
     for provider in stores:
-        if is_async_provider(provider):
-            found += await _problems_of_async_store(provider)
-        else:
-            found += await to_thread(_problems_of_store, provider)
+        store = OnLoop(provider, get_running_loop()) if is_async_provider(provider) else provider
+        found += await to_thread(_problems_of_store, store)
     return _result(found, strict)
 
 
@@ -144,34 +144,13 @@ def _problems_of_store(provider: Any) -> list[Check]:
             if can(provider, "record"):
                 provider.record(DOCTOR)
         found = provider.checks() if can(provider, "checks") else []
+    except ProviderError as error:
+        return [failed(REACH, error)]
     except Exception as error:
-        return [_unreached(error)]
-    return _problems(provider, warnings, found)
-
-
-async def _problems_of_async_store(provider: Any) -> list[Check]:
-    warnings: list[str] = []
-    try:
-        require_file(provider)
-        with collecting(warnings):
-            if can(provider, "record"):
-                await provider.record(DOCTOR)
-        found = await provider.checks() if can(provider, "checks") else []
-    except Exception as error:
-        return [_unreached(error)]
-    return _problems(provider, warnings, found)
-
-
-def _unreached(error: Exception) -> Check:
-    if isinstance(error, ProviderError):
-        return failed(REACH, error)
-    return Check(REACH, "failed", f"reading the lock record raised {error!r}", "see the code of the provider")
-
-
-def _problems(provider: Any, warnings: list[str], found: list[Check]) -> list[Check]:
-    schema = [Check("schema", "warning", warning) for warning in warnings]
+        message = f"reading the lock record raised {error!r}"
+        return [Check(REACH, "failed", message, "see the code of the provider")]
     return [
         *private_store(provider),
-        *schema,
+        *(Check("schema", "warning", warning) for warning in warnings),
         *(each for each in found if each.status != "ok"),
     ]

@@ -120,7 +120,7 @@ def test_wrong_usage_of_pause(arguments: tuple[str, ...], message: str, store: s
 def test_locks_in_memory_are_not_paused() -> None:
     done = run("pause", "job", "--for", "1h", store="memory://")
     assert (done.exit_code, done.stdout) == (78, "")
-    assert "locks in memory are private to this process: nothing would be paused" in done.stderr
+    assert "locks in memory are private to this process, so they lock nothing here" in done.stderr
 
 
 class WithoutPause:
