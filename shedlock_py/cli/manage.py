@@ -54,9 +54,8 @@ from shedlock_py.providers.kit import given_back
     help="Forget the newest fire time, even if the lock is free. This helps if a replica with a wrong clock set a fire "
     "time in the future.",
 )
-@click.option("--yes", is_flag=True, help="Let --force free a paused lock without a question.")
 @store_option
-def release(name: str, force: bool, forget_fire_time: bool, yes: bool, store: str | None) -> None:
+def release(name: str, force: bool, forget_fire_time: bool, store: str | None) -> None:
     """Free a lock whose holder is dead. Exits 1 if nobody holds it.
 
     If the task still runs, it goes on, and a second task can start beside it. For a paused job, use shedlock resume.
@@ -64,7 +63,7 @@ def release(name: str, force: bool, forget_fire_time: bool, yes: bool, store: st
     --forget-fire-time lets the next run take place, even for a fire time that already ran. It needs no --force if the
     lock is free.
 
-    Exits 64 if --force is missing, or --yes for a paused lock.
+    Exits 64 if --force is missing, or the job is paused.
     """
     with open_store(store) as opened:
         provider: Any = opened
@@ -74,9 +73,8 @@ def release(name: str, force: bool, forget_fire_time: bool, yes: bool, store: st
         if not record.is_held and not forget_fire_time:
             fail(f"lock {name!r} is not held; {holder_of(record)} had it last", NO)
         who = f"{holder_of(record)} for {in_words(age(record))}"
-        if record.is_paused and not (force and (yes or _is_sure(record))):
-            ways = f"end the pause with: shedlock resume {quote(name)}; or free it with --force --yes"
-            fail(f"lock {name!r} is {pause_in_words(record)}; {ways}", USAGE)
+        if record.is_paused:
+            fail(f"lock {name!r} is {pause_in_words(record)}; end it with: shedlock resume {quote(name)}", USAGE)
         if record.is_held and not force:
             fail(
                 f"lock {name!r} is held by {who}, for another {in_words(record.remaining)} at most; its task may still "
@@ -98,12 +96,6 @@ def release(name: str, force: bool, forget_fire_time: bool, yes: bool, store: st
         click.echo(f"the last fire time of lock {name!r} is forgotten{was}")
     elif forget_fire_time:
         fail(f"lock {name!r} has no fire time to forget", NO)
-
-
-def _is_sure(record: LockRecord) -> bool:
-    """Return whether the operator confirms freeing a paused lock. False without a terminal."""
-    question = f"lock {record.name!r} is {pause_in_words(record)}. Jobs start again at once. Free it?"
-    return is_terminal(sys.stdin) and click.confirm(question, err=True)
 
 
 @click.command(short_help="Delete records of unused locks.")

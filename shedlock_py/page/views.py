@@ -116,7 +116,7 @@ class Views:
         able: list[tuple[str, str, bool]] = [
             ("pause", "Pause again…" if record.is_paused else "Pause…", can(store.provider, "pause") and not is_led),
             ("resume", "Resume…", record.is_paused and can(store.provider, "resume")),
-            ("force_release", "Free by force…", record.is_held and not is_of_leader),
+            ("force_release", "Free by force…", record.is_held and not (record.is_paused or is_of_leader)),
             ("demote", "Demote…", is_led),
         ]
         return [(action, words) for action, words, is_able in able if is_able]

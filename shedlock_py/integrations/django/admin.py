@@ -137,7 +137,6 @@ class LockAdmin(_FromProvider):
             action=action,
             wanted=wanted,
             fields=wanted[0][1].fields,
-            sure=next((each.sure for _, each in wanted if each.sure), ""),
         )
 
     def _carry_out(self, request: Any, action: OperatorAction, names: list[str]) -> list[str]:
