@@ -34,12 +34,12 @@ from shedlock_py.operators.changes import prune_as_listed, read_at
 from shedlock_py.operators.display import (
     age,
     counted,
-    demoted_leader,
     holder_of,
     in_words,
     local_iso,
     pause_in_words,
     utc,
+    why_no_leader,
 )
 from shedlock_py.provider import can
 from shedlock_py.providers.kit import given_back
@@ -197,24 +197,12 @@ def leader(name: str, store: str | None, as_json: bool) -> None:
         })  # fmt: skip
         sys.exit(0 if leading else NO)
     if leading is None:
-        fail(f"nobody leads in {name!r}{_why(record)}", NO)
+        fail(f"nobody leads in {name!r}: {why_no_leader(record)}", NO)
     click.echo(
         f"{printable(leading.holder)} leads in {printable(name)!r} since {local_iso(leading.locked_at)} "
         f"({in_words(age(leading))}), term {leading.fencing_token}; its lease ends in {in_words(leading.remaining)} "
         f"unless renewed"
     )
-
-
-def _why(record: LockRecord | None) -> str:
-    if record is None:
-        return ", and nobody ever led"
-    demoted = demoted_leader(record)
-    if record.pause is not None:
-        until = f"until {local_iso(record.lock_until)}"
-        return f": it is {printable(record.holder)}, {until}" if record.is_held else f"; it was paused {until}"
-    if record.is_held and demoted is not None:
-        return f": {demoted} was demoted, the next can lead in {in_words(record.remaining)}"
-    return f"; {holder_of(record)} led until {local_iso(record.lock_until)}"
 
 
 @click.command()

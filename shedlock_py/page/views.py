@@ -131,7 +131,7 @@ class Views:
         for name in sorted({*self.elections, *demoted}):
             record = records.get(name)
             if record is None:
-                absent = {"name": display.printable(name), "leader": None, "why": "nobody ever led"}
+                absent = {"name": display.printable(name), "leader": None, "why": display.why_no_leader(None)}
                 elections.append({**absent, "can": [], "charts": [], "runs": []})
                 continue
             elections.append({**leader_values(record, store.runs(name, MOST_RUNS)), "can": self._can(store, record)})
@@ -256,15 +256,7 @@ def run_row(run: Run, record: LockRecord) -> dict[str, Any]:
 
 
 def leader_values(record: LockRecord, runs: Sequence[Run] | None) -> dict[str, Any]:
-    leading, demotion = leader_of(record), Demotion.from_record(record)
-    why = f"{display.holder_of(record)} led until {display.local_iso(record.lock_until)}"
-    if record.is_paused:
-        why = display.pause_in_words(record)
-    elif record.is_held and demotion is not None:
-        why = (
-            f"{display.printable(demotion.leader)} was demoted; the next election is in "
-            f"{display.in_words(record.remaining)}"
-        )
+    leading = leader_of(record)
     return {
         "key": record.name,
         "name": display.printable(record.name),
@@ -273,7 +265,7 @@ def leader_values(record: LockRecord, runs: Sequence[Run] | None) -> dict[str, A
         "since": f"{display.in_words(display.age(record))} ago",
         "locked_at": display.local_iso(record.locked_at),
         "until": f"in {display.in_words(record.remaining)}",
-        "why": why,
+        "why": display.why_no_leader(record),
         "charts": [chart(runs, record, LAST_WEEK)] if runs else [],
         "runs": [run_row(run, record) for run in (runs or ())[:TERMS]],
         "has_history": runs is not None,
