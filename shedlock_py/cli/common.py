@@ -20,7 +20,7 @@ from shedlock_py.events import Listener, log_listener, logger
 from shedlock_py.model.durations import parse_duration
 from shedlock_py.operators.display import one_line as one_line
 from shedlock_py.operators.display import printable as printable
-from shedlock_py.provider import LockProvider, require_file
+from shedlock_py.provider import LockProvider, can, require_file
 from shedlock_py.settings.lookup import sync_provider
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -143,26 +143,35 @@ def open_store(
             logger.warning("the store could not be closed: %s", one_line(error))
 
 
+def able(provider: LockProvider, method: str, cannot: str) -> Any:
+    """Return ``provider`` if it has the optional method ``method``.
+
+    :param cannot: what it cannot do without that method, for the message.
+    :raises ConfigurationError: the provider lacks the method.
+    """
+    if not can(provider, method):
+        raise ConfigurationError(f"{provider!r} {cannot}: it has no {method}()")
+    return provider
+
+
+def able_to_forget(provider: LockProvider) -> Any:
+    return able(provider, "forget_fire_time", "cannot forget a fire time")
+
+
 def given_store(store: str | None) -> str:
     """Return the store of this command, as text.
 
+    A program that embeds the command line, such as Django, has a store. Only ``--store`` replaces it: the environment
+    variable does not, because the program's guards do not read it either.
+
     :raises ConfigurationError: no store is given.
     """
-    store = (_default_store() or store or "").strip()
+    context = click.get_current_context(silent=True)
+    if context is not None and context.get_parameter_source("store") is not ParameterSource.COMMANDLINE:
+        store = context.obj or store
+    store = (store or "").strip()
     if not store:
         raise ConfigurationError("no store: give --store URL or set SHEDLOCK_STORE, for example sqlite:///locks.db")
-    return store
-
-
-def _default_store() -> str | None:
-    """Return the store of a program that embeds the command line, such as Django. None if ``--store`` decides.
-
-    Such a program ignores the environment variable, because its guards do not read the variable either.
-    """
-    context = click.get_current_context(silent=True)
-    if context is None or context.get_parameter_source("store") is ParameterSource.COMMANDLINE:
-        return None
-    store: str | None = context.obj
     return store
 
 

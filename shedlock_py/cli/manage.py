@@ -7,13 +7,14 @@ from collections.abc import Sequence
 from dataclasses import replace
 from datetime import timedelta
 from shlex import quote
-from typing import Any, cast
+from typing import Any
 
 import click
 
 from shedlock_py.cli.common import (
     NO,
     USAGE,
+    able_to_forget,
     duration_option,
     fail,
     is_terminal,
@@ -28,7 +29,6 @@ from shedlock_py.cli.common import (
 from shedlock_py.cli.names import name_argument, record_or_fail
 from shedlock_py.election.demotion import Demotion, leader_of
 from shedlock_py.election.settings import ElectionDurations
-from shedlock_py.errors import ConfigurationError
 from shedlock_py.model.record import ONCE, LockRecord, names_to_prune
 from shedlock_py.operators.changes import prune_as_listed, read_at
 from shedlock_py.operators.display import (
@@ -41,7 +41,6 @@ from shedlock_py.operators.display import (
     utc,
     why_no_leader,
 )
-from shedlock_py.provider import can
 from shedlock_py.providers.kit import given_back
 
 
@@ -66,9 +65,7 @@ def release(name: str, force: bool, forget_fire_time: bool, store: str | None) -
     Exits 64 if --force is missing, or the job is paused.
     """
     with open_store(store) as opened:
-        provider: Any = opened
-        if forget_fire_time and not can(provider, "forget_fire_time"):
-            raise ConfigurationError(f"{provider!r} cannot forget a fire time: it has no forget_fire_time()")
+        provider: Any = able_to_forget(opened) if forget_fire_time else opened
         record = record_or_fail(provider, name)
         if not record.is_held and not forget_fire_time:
             fail(f"lock {name!r} is not held; {holder_of(record)} had it last", NO)
@@ -120,10 +117,9 @@ def prune(unused_for: timedelta, finished: bool, dry_run: bool, yes: bool, store
     Jobs are not harmed: their next run makes a new record. But their last fire times are forgotten. Do not prune a
     table that ShedLock for Java also uses: it makes no new record until it is restarted.
     """
-    with open_store(store) as provider:
+    with open_store(store) as opened:
+        provider: Any = able_to_forget(opened) if finished else opened
         records = provider.records()
-        if finished and not can(provider, "forget_fire_time"):
-            raise ConfigurationError(f"{provider!r} cannot forget a fire time: it has no forget_fire_time()")
         keys = _old_keys(records, unused_for) if finished else []
         names = sorted([*names_to_prune(records, unused_for), *(key.name for key in keys)])
         if not as_json:
@@ -134,7 +130,7 @@ def prune(unused_for: timedelta, finished: bool, dry_run: bool, yes: bool, store
             if not (yes or as_json or _is_agreed(len(names))):
                 fail("nothing was deleted", NO)
             for key in keys:  # without that fire time, the record is pruned like other records
-                cast(Any, provider).forget_fire_time(key.name, key)
+                provider.forget_fire_time(key.name, key)
             number = prune_as_listed(provider, unused_for, read_at(records))
     if as_json:
         print_json({"deleted": number, "names": names})

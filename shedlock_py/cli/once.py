@@ -6,6 +6,7 @@ import sys
 from contextlib import nullcontext
 from datetime import timedelta
 from shlex import quote
+from typing import Any
 
 import click
 
@@ -13,6 +14,7 @@ from shedlock_py.cli.common import (
     NO,
     NOT_DONE,
     RunCommand,
+    able_to_forget,
     duration_option,
     fail,
     grace_option,
@@ -23,11 +25,10 @@ from shedlock_py.cli.common import (
     usage_errors,
 )
 from shedlock_py.cli.names import key_argument, record_or_fail
-from shedlock_py.errors import ConfigurationError, TaskNotDone
+from shedlock_py.errors import TaskNotDone
 from shedlock_py.model.record import ONCE
 from shedlock_py.model.request import LockRequest
 from shedlock_py.operators.display import holder_of, in_words
-from shedlock_py.provider import LockProvider, can
 from shedlock_py.settings.defaults import Settings
 from shedlock_py.settings.off_switch import is_active
 
@@ -91,7 +92,7 @@ def once(
         if command:
             raise click.UsageError("--forget runs no command", ctx)
         with open_store(store) as provider:
-            _forget(provider, name, ctx)
+            _forget(able_to_forget(provider), name, ctx)
         return
     from shedlock_py.guard.once import refuse_unfilled  # late: --forget does not need it
 
@@ -112,15 +113,13 @@ def once(
     sys.exit(code)
 
 
-def _forget(provider: LockProvider, key: str, ctx: click.Context) -> None:
-    if not can(provider, "forget_fire_time"):
-        raise ConfigurationError(f"{provider!r} cannot forget a fire time: it has no forget_fire_time()")
+def _forget(provider: Any, key: str, ctx: click.Context) -> None:
     record = record_or_fail(provider, key)
     if record.last_fire_time != ONCE:
         fail(f"{key!r} is not done and does not run: there is nothing to forget", NO)
     if record.is_held:
         held = f"{holder_of(record)} has {key!r} for another {in_words(record.remaining)} unless extended"
         raise click.UsageError(f"{held}: wait until it ends", ctx)
-    if not provider.forget_fire_time(key, record):  # type: ignore[attr-defined]  # looked up above
+    if not provider.forget_fire_time(key, record):
         fail(f"{key!r} has changed meanwhile: nothing was forgotten; see: shedlock show {quote(key)}", NO)
     click.echo(f"{key!r} can run again; {holder_of(record)} had it last")

@@ -8,12 +8,11 @@ from typing import Any
 
 import click
 
-from shedlock_py.cli.common import NO, duration_option, fail, open_store, option, store_option, usage_errors, warn
+from shedlock_py.cli.common import NO, able, duration_option, fail, open_store, option, store_option, usage_errors, warn
 from shedlock_py.cli.names import name_argument, record_or_fail, similar_names
-from shedlock_py.errors import ConfigurationError
 from shedlock_py.model.record import LockRecord, Pause
 from shedlock_py.operators.display import holder_of, pause_in_words, running_in_words
-from shedlock_py.provider import LockProvider, can
+from shedlock_py.provider import LockProvider
 
 PROGRESS = timedelta(seconds=10)
 """The least time between two reports of a wait about another holder."""
@@ -46,9 +45,7 @@ def pause(ctx: click.Context, name: str, for_: timedelta, why: str, wait: timede
 
 
 def _able(provider: LockProvider) -> Any:
-    if not can(provider, "pause"):
-        raise ConfigurationError(f"{provider!r} cannot pause a lock: it has no pause()")
-    return provider
+    return able(provider, "pause", "cannot pause a lock")
 
 
 def _pause(

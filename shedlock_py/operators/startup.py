@@ -31,9 +31,7 @@ def check(*, strict: bool = False) -> list[Check]:
     :param strict: raise the problems, warnings too.
     :raises ConfigurationError: ``check()`` found a problem, with ``strict=True``.
     """
-    specs = declared_specs()
-    found, stores = [*problems_of(specs)], _stores(specs)
-    found += _nothing_checked(found, stores)
+    found, stores = _begin()
     has_sync = any(not is_async_provider(provider) for provider in configured_providers())
     for provider in stores:
         if not is_async_provider(provider):
@@ -52,9 +50,7 @@ async def check_async(*, strict: bool = False) -> list[Check]:
 
     from shedlock_py.runtime.blocking import OnLoop
 
-    specs = declared_specs()
-    found, stores = [*problems_of(specs)], _stores(specs)
-    found += _nothing_checked(found, stores)
+    found, stores = _begin()
     for provider in stores:
         store = OnLoop(provider, get_running_loop()) if is_async_provider(provider) else provider
         found += await to_thread(_problems_of_store, store)
@@ -68,11 +64,13 @@ def _result(found: list[Check], strict: bool) -> list[Check]:
     return found
 
 
-def _nothing_checked(found: list[Check], stores: list[Any]) -> list[Check]:
-    """Return a problem if nothing was found because the process lacks a store."""
-    if found or stores or not is_active():
-        return []
-    return [Check(PROVIDER, "failed", "nothing was checked: there is no provider", why_no_provider())]
+def _begin() -> tuple[list[Check], list[Any]]:
+    """Return the problems that are known without the store, and the stores to check."""
+    specs = declared_specs()
+    found, stores = [*problems_of(specs)], _stores(specs)
+    if not (found or stores) and is_active():
+        found.append(Check(PROVIDER, "failed", "nothing was checked: there is no provider", why_no_provider()))
+    return found, stores
 
 
 def problems_of(specs: Iterable[LockSpec]) -> Iterator[Check]:

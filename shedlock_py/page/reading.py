@@ -16,7 +16,7 @@ from shedlock_py.model.request import is_valid_name
 from shedlock_py.model.run import Run
 from shedlock_py.operators.display import one_line, printable
 from shedlock_py.page.jobs import Job
-from shedlock_py.provider import LockProvider, can
+from shedlock_py.provider import can
 
 T = TypeVar("T")
 
@@ -79,7 +79,6 @@ class Store:
         self._records_of: float | None = None
         """When the read of the records began."""
         self.provider: Any = provider  # with methods that LockProvider does not have
-        self.locks: LockProvider = provider
         self.why_no_history = f"This provider keeps no run history. {PRESENT_ONLY}"
 
     @property
@@ -88,7 +87,7 @@ class Store:
         return printable(repr(self.provider))
 
     def records(self) -> list[LockRecord]:
-        records, self._records_of = self._read("records", self.locks.records)
+        records, self._records_of = self._read("records", self.provider.records)
         return records
 
     def runs(self, name: str, limit: int) -> list[Run] | None:

@@ -88,7 +88,7 @@ class Views:
 
     def job(self, store: Store, values: Mapping[str, str]) -> Shown:
         name = values.get("name", "")
-        record = store.locks.record(name)
+        record = store.provider.record(name)
         if record is None:
             return problem(404, f"The store has no lock {display.printable(name)!r}.")
         runs = store.runs(name, MOST_RUNS)
@@ -142,7 +142,7 @@ class Views:
 
     def try_store(self, store: Store) -> Shown:
         """Run the checks of ``shedlock doctor``. They write a lock record of their own."""
-        return Shown("store.html", {**store_values(store, checks_of(store.locks)), "title": "Store", "tried": True})
+        return Shown("store.html", {**store_values(store, checks_of(store.provider)), "title": "Store", "tried": True})
 
     def confirm(
         self, store: Store, action: OperatorAction, values: Mapping[str, str], why_not: str = "", status: int = 200
@@ -184,20 +184,18 @@ class Views:
         return Shown(location=action)
 
 
-def problem(status: int, text: str, name: str = "") -> Shown:
-    return Shown("problem.html", {"title": "Not possible", "text": text, "name": name}, status)
+def problem(status: int, text: str, name: str = "", title: str = "Not possible") -> Shown:
+    return Shown("problem.html", {"title": title, "text": text, "name": name}, status)
 
 
 def store_problem(error: ProviderError) -> Shown:
     """Show a failure of the store, with a status that does not blame the page."""
     title = "The store does not reply" if isinstance(error, ProviderUnreachable) else "The store replies with an error"
-    values = {"title": title, "text": display.printable(display.one_line(error)), "name": ""}
-    return Shown("problem.html", values, 503)
+    return problem(503, display.printable(display.one_line(error)), title=title)
 
 
 def store_does_not_reply(seconds: float) -> Shown:
-    values = {"title": "The store does not reply", "text": f"No reply came within {seconds:g} seconds.", "name": ""}
-    return Shown("problem.html", values, 503)
+    return problem(503, f"No reply came within {seconds:g} seconds.", title="The store does not reply")
 
 
 def is_election(record: LockRecord, elections: Collection[str]) -> bool:
@@ -273,7 +271,7 @@ def leader_values(record: LockRecord, runs: Sequence[Run] | None) -> dict[str, A
 
 
 def store_values(store: Store, checks: Any = None) -> dict[str, Any]:
-    found: list[Check] = list(read_only_checks(store.locks) if checks is None else checks)
+    found: list[Check] = list(read_only_checks(store.provider) if checks is None else checks)
     has_history = found[0].status == "failed" or store.has_history
     return {
         "shown": store.shown,
