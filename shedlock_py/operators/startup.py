@@ -9,7 +9,7 @@ from typing import Any
 from shedlock_py.errors import ConfigurationError, ProviderError, ShedLockError
 from shedlock_py.guard.spec import LockSpec, declared_specs
 from shedlock_py.model.overdue import DOCTOR
-from shedlock_py.operators.checks import REACH, collecting, failed, private_store
+from shedlock_py.operators.checks import REACH, collecting, failed, settings_checks
 from shedlock_py.provider import Check, can, check_store, require_file
 from shedlock_py.settings.defaults import check_kept_alive, keep_alive_in_use, lock_request
 from shedlock_py.settings.lookup import configured_providers, resolve_async_provider, resolve_provider, why_no_provider
@@ -141,14 +141,11 @@ def _problems_of_store(provider: Any) -> list[Check]:
         with collecting(warnings):
             if can(provider, "record"):
                 provider.record(DOCTOR)
-        found = provider.checks() if can(provider, "checks") else []
+        found = settings_checks(provider)
     except ProviderError as error:
         return [failed(REACH, error)]
     except Exception as error:
         message = f"reading the lock record raised {error!r}"
         return [Check(REACH, "failed", message, "see the code of the provider")]
-    return [
-        *private_store(provider),
-        *(Check("schema", "warning", warning) for warning in warnings),
-        *(each for each in found if each.status != "ok"),
-    ]
+    schema = [Check("schema", "warning", warning) for warning in warnings]
+    return [*schema, *(each for each in found if each.status != "ok")]

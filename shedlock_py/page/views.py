@@ -266,7 +266,6 @@ def leader_values(record: LockRecord, runs: Sequence[Run] | None) -> dict[str, A
         "why": display.why_no_leader(record),
         "charts": [chart(runs, record, LAST_WEEK)] if runs else [],
         "runs": [run_row(run, record) for run in (runs or ())[:TERMS]],
-        "has_history": runs is not None,
     }
 
 
