@@ -87,6 +87,7 @@ class Store:
         return printable(repr(self.provider))
 
     def records(self) -> list[LockRecord]:
+        records: list[LockRecord]
         records, self._records_of = self._read("records", self.provider.records)
         return records
 
