@@ -58,7 +58,8 @@ async def check_async(*, strict: bool = False) -> list[Check]:
 
 
 def _result(found: list[Check], strict: bool) -> list[Check]:
-    found = [*dict.fromkeys(found)]  # a sync and an async provider of one store have the same problems
+    # Two providers of one store have the same problems. So has a function that a factory decorates in each call.
+    found = [*dict.fromkeys(found)]
     if strict and found:
         raise ConfigurationError("\n".join(map(str, found)))
     return found
@@ -76,12 +77,10 @@ def _begin() -> tuple[list[Check], list[Any]]:
 def problems_of(specs: Iterable[LockSpec]) -> Iterator[Check]:
     """Yield the problems of decorated functions that are known without the store."""
     functions: dict[str, dict[str, None]] = defaultdict(dict)
-    problems: dict[Check, None] = {}  # a factory decorates a function in each call: report it once
     for spec in specs:
-        problems |= dict.fromkeys(problems_of_function(spec))
+        yield from problems_of_function(spec)
         if spec.name is not None:
             functions[spec.name] |= spec.functions
-    yield from problems
     for name, sharing in functions.items():
         if len(sharing) > 1:
             message = f"lock {name!r} guards {' and '.join(sorted(sharing))}: while one runs, the other is skipped"

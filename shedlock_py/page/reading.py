@@ -41,13 +41,11 @@ class Shared:
             found = self._reads.setdefault(key, _Read(self.clock()))
         if is_first:
             try:
-                value = read()
+                found.future.set_result(read())
             except BaseException as error:
-                found.ended = self.clock()
                 found.future.set_exception(error)
-            else:
+            finally:
                 found.ended = self.clock()
-                found.future.set_result(value)
         return found.future.result(), found.began
 
     def forget(self) -> None:
