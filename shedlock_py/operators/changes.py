@@ -74,23 +74,25 @@ def carry_out(provider: Any, action: OperatorAction, name: str, values: Mapping[
     return details
 
 
-def refusal(provider: LockProvider, action: OperatorAction, name: str, elections: Collection[str]) -> str:
-    """Return why ``action`` is refused, or "". A demotion's record may be freed: the confirmation shows the danger.
+def refuse(provider: LockProvider, action: OperatorAction, name: str, elections: Collection[str]) -> None:
+    """Refuse to demote a job, and to free a leader by force, because another node would lead beside it.
+
+    A demotion's record may be freed: the confirmation shows the danger.
 
     :param elections: the lock names of elections. A record looks the same for a leader and for a running job.
+    :raises NotDone: the action is refused.
     """
     if action == "demote" and name not in elections:
-        return (
+        raise NotDone(
             f"{display.printable(name)} is not known to be an election, and a job cannot be demoted. If it is "
             f"an election, name it: shedlock page --election NAME, or page_app(…, elections=[…])."
         )
     record = provider.record(name) if action == "force_release" and name in elections else None
     if record is not None and leader_of(record) is not None:
-        return (
+        raise NotDone(
             f"{display.printable(name)} has a leader, and another node would lead beside it. Demote it "
             f"instead: shedlock demote, or on the page"
         )
-    return ""
 
 
 # Pause and resume

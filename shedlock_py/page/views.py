@@ -152,12 +152,11 @@ class Views:
         name = values.get("name", "")
         try:
             wanted = changes.confirmation(store.provider, action, name, values)
+            changes.refuse(store.provider, action, name, self.elections)
         except changes.NotDone as error:
             return problem(409, why_not or str(error), name)
         except ConfigurationError as error:
             return problem(400, why_not or str(error), name)
-        if refusal := changes.refusal(store.provider, action, name, self.elections):
-            return problem(409, refusal, name)
         shown = {
             "title": wanted.title,
             "action": action,
@@ -169,11 +168,9 @@ class Views:
 
     def change(self, store: Store, action: OperatorAction, values: Mapping[str, str], by: str) -> Shown:
         name = values.get("name", "")
-        # Refuse first: the form has shown the consequence of an earlier state.
-        refusal = changes.refusal(store.provider, action, name, self.elections)
-        if refusal:
-            return problem(409, refusal, name)
         try:
+            # Refuse first: the form has shown the consequence of an earlier state.
+            changes.refuse(store.provider, action, name, self.elections)
             done = changes.carry_out(store.provider, action, name, values, by)
         except changes.NotDone as error:
             return self.confirm(store, action, values, str(error), 409)
