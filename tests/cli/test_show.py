@@ -202,7 +202,7 @@ def test_show_a_record_of_java(store: str) -> None:
 
 def test_show_a_demoted_election(store: str) -> None:
     provider_at(store).take_over(Demotion("node-1", timedelta(0)).request("election", timedelta(minutes=1)))
-    assert "state          nobody leads: node-1 was demoted, the next election is in 1m" in run(
+    assert "state          nobody leads: node-1 was demoted; the next election is in 1m" in run(
         "show", "election", store=store
     ).stdout.replace("60s", "1m")
     assert json.loads(run("show", "election", "--json", store=store).stdout)["demoted"] is True

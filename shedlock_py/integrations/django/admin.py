@@ -124,7 +124,7 @@ class LockAdmin(_FromProvider):
         wanted = []
         for name in names:
             try:
-                self._refuse(action, name)
+                changes.refuse(lock_provider(), action, name, read_settings().elections)
                 wanted.append((name, changes.confirmation(lock_provider(), action, name, request.POST.dict())))
             except (changes.NotDone, ConfigurationError) as error:
                 messages.warning(request, f"{NOT_DONE}: {display.printable(str(error))}")
@@ -137,7 +137,6 @@ class LockAdmin(_FromProvider):
             action=action,
             wanted=wanted,
             fields=wanted[0][1].fields,
-            sure=next((each.sure for _, each in wanted if each.sure), ""),
         )
 
     def _carry_out(self, request: Any, action: OperatorAction, names: list[str]) -> list[str]:
@@ -150,7 +149,7 @@ class LockAdmin(_FromProvider):
         for number, name in enumerate(names):
             values: Mapping[str, str] = {**request.POST.dict(), "seen": "".join(seen[number : number + 1])}
             try:
-                self._refuse(action, name)
+                changes.refuse(lock_provider(), action, name, read_settings().elections)
                 changes.carry_out(lock_provider(), action, name, values, by)
             except changes.NotDone as error:
                 messages.warning(request, f"{NOT_DONE}: {error}")
@@ -162,11 +161,6 @@ class LockAdmin(_FromProvider):
                 messages.success(request, done)
                 self.log_change(request, Lock(name=name), done)
         return []
-
-    def _refuse(self, action: OperatorAction, name: str) -> None:
-        """:raises NotDone: the action would free a leader, and another node would lead beside it."""
-        if refusal := changes.refusal(lock_provider(), action, name, read_settings().elections):
-            raise changes.NotDone(refusal)
 
 
 def _lock_row(record: LockRecord) -> dict[str, Any]:
