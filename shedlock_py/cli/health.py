@@ -5,6 +5,7 @@ from __future__ import annotations
 import socket
 import sys
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -16,6 +17,8 @@ from shedlock_py.election.elector import LeaderElector
 LOOPBACK = "127.0.0.1"
 MOST_CONNECTIONS = 32
 """One more connection closes the oldest connection, because this node needs its file descriptors to lead."""
+ACCEPT_PAUSE = 0.1
+"""Seconds after a failed accept(). The connection still waits, so the next attempt would follow at once."""
 
 
 @contextmanager
@@ -42,6 +45,13 @@ def served(elector: LeaderElector, host: str | None, port: int) -> Iterator[None
     """Oldest first. A list's append(), pop() and remove() are atomic."""
 
     class Server(ThreadingHTTPServer):
+        def get_request(self) -> tuple[socket.socket, Any]:
+            try:
+                return super().get_request()
+            except OSError:
+                time.sleep(ACCEPT_PAUSE)
+                raise
+
         def process_request(self, request: Any, client_address: Any) -> None:
             if len(connections) >= MOST_CONNECTIONS:
                 with suppress(OSError):  # the connection has just ended
