@@ -37,8 +37,6 @@ _NO_TOKEN = "give the process an identity that DefaultAzureCredential finds, a S
 class AzureBlobPrograms(ObjectPrograms):
     """The programs of an object store, with errors of Azure's SDK."""
 
-    no_conditions = no_deletes = "this endpoint is not Azure's: two holders could have one lock here"
-
     def classify(self, error: Exception) -> Failure:
         match error:
             case ClientAuthenticationError(response=None):  # no request was sent

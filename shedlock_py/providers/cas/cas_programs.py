@@ -12,7 +12,7 @@ from shedlock_py.model.durations import Duration, parse_duration
 from shedlock_py.model.lease import Claim, Lease
 from shedlock_py.model.record import ONCE, LockRecord
 from shedlock_py.providers.cas.options import DEFAULT_CLOCK_ERROR
-from shedlock_py.providers.cas.server_time import OtherReplyError, ServerTime, UnknownTimeError, token_at
+from shedlock_py.providers.cas.server_time import ServerTime, token_at
 from shedlock_py.providers.kit import (
     ConnectionLost,
     ErrorReply,
@@ -151,14 +151,12 @@ class CasPrograms(StorePrograms):
                 return error.failure
             case ConnectionLost():
                 return Failure.CONNECTION_LOST
-            case UnknownTimeError() | OtherReplyError():
-                return Failure.UNREACHABLE  # the command may have been carried out
             case ValueError() | LookupError() | TypeError():
                 return Failure.REFUSED  # a record with odd values
         return Failure.NOT_A_STORE_ERROR
 
     def hint(self, error: Exception) -> str | None:
-        return error.hint if isinstance(error, ErrorReply | UnknownTimeError | OtherReplyError) else None
+        return error.hint if isinstance(error, ErrorReply) else None
 
     # The operations
 

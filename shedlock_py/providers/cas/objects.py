@@ -32,7 +32,7 @@ from shedlock_py.providers.cas.records_in_json import entry_from_fields
 from shedlock_py.providers.cas.server_time import ServerTime
 from shedlock_py.providers.kit import (
     AsyncProgramProvider,
-    Failure,
+    ErrorReply,
     ProgramProvider,
     record_to_json,
 )
@@ -53,13 +53,9 @@ _READABLE = _LONGEST - 64
 """A longer name continues with a digest."""
 
 
-class IgnoredConditionError(Exception):
-    """The server executed a request although its condition did not hold."""
-
-
 @dataclass(frozen=True, slots=True)
 class TryConditions:
-    """Raise :class:`IgnoredConditionError` if the server ignores the conditions of writes.
+    """Raise an :class:`ErrorReply` if the server ignores the conditions of writes.
 
     :ivar of_deletes: check the conditions of deletions, too.
     :ivar of_bucket: raise the store's error if the bucket does not exist: some servers create it with the first object.
@@ -99,6 +95,10 @@ class Objects(ABC):
 
     no_etag: str
     """An ETag that no object has."""
+    no_conditions: str
+    """The hint if the server ignores the conditions of writes."""
+    no_deletes: str
+    """The hint if the server ignores the conditions of deletions."""
 
     def __init__(self, prefix: str) -> None:
         self._prefix = prefix
@@ -198,14 +198,16 @@ class Objects(ABC):
             if made.is_done:
                 break  # otherwise it was sent twice, and this is the reply to the second copy
         else:
-            raise IgnoredConditionError("the server refuses If-None-Match in PUT of an object that does not exist")
+            what = "the server refuses If-None-Match in PUT of an object that does not exist"
+            raise ErrorReply(what, hint=self.no_conditions)
         for condition in (None, self.no_etag):
             reply = yield from self.put(key, _json({}), condition)
             if reply.is_done:
                 yield from self.delete(key, reply.etag)
-                raise IgnoredConditionError(f"the server ignores {'If-Match' if condition else 'If-None-Match'} in PUT")
+                what = f"the server ignores {'If-Match' if condition else 'If-None-Match'} in PUT"
+                raise ErrorReply(what, hint=self.no_conditions)
         if check.of_deletes and (yield from self.delete(key, self.no_etag)).is_done:
-            raise IgnoredConditionError("the server ignores If-Match in DELETE")
+            raise ErrorReply("the server ignores If-Match in DELETE", hint=self.no_deletes)
         reply = yield from self.delete(key, made.etag)
         self._is_checked = True
         return CasReply(None, reply.time)
@@ -220,11 +222,6 @@ class Objects(ABC):
 class ObjectPrograms(CasPrograms):
     """The programs of a compare-and-swap store that may ignore conditions."""
 
-    no_conditions: str
-    """The hint if the server ignores the conditions of writes."""
-    no_deletes: str
-    """The hint if the server ignores the conditions of deletions."""
-
     def create_schema(self) -> Program[Any, Any, None]:
         """Create nothing, but raise an error if the bucket does not exist or the server ignores conditions."""
         yield TryConditions(of_bucket=True)
@@ -235,14 +232,6 @@ class ObjectPrograms(CasPrograms):
     def prune(self, unused_for: timedelta, prefix: str = "") -> Program[Any, Any, int]:
         yield TryConditions(of_deletes=True)  # some servers honour conditions only for writes
         return (yield from super().prune(unused_for, prefix))
-
-    def classify(self, error: Exception) -> Failure:
-        return Failure.REFUSED if isinstance(error, IgnoredConditionError) else super().classify(error)
-
-    def hint(self, error: Exception) -> str | None:
-        if isinstance(error, IgnoredConditionError):
-            return self.no_deletes if "DELETE" in str(error) else self.no_conditions
-        return super().hint(error)
 
 
 class ObjectProvider(ProgramProvider):

@@ -41,10 +41,6 @@ _MILLISECOND = timedelta(milliseconds=1)
 _CONTENT_TYPE = "application/x-amz-json"
 
 
-class ForeignReplyError(Exception):
-    """A reply that is not DynamoDB's, such as a proxy's sign-in page: botocore accepts any 200 as a success."""
-
-
 @dataclass(frozen=True, slots=True)
 class Read(kit.GrantsNothing):
     """Read the item of ``name`` into the reply's ``entry``. It is None if the item does not exist."""
@@ -174,11 +170,13 @@ class Table:
 
 
 def _reply_to(request: AwsRequest) -> Program[AwsRequest, AwsReply, AwsReply]:
-    """Return the reply to ``request``. :raises ForeignReplyError: it does not come from DynamoDB."""
+    """Return the reply to ``request``. :raises kit.ErrorReply: it does not come from DynamoDB."""
     reply = yield request
     content_type = reply.value["ResponseMetadata"]["HTTPHeaders"].get("content-type", "")
-    if not content_type.startswith(_CONTENT_TYPE):
-        raise ForeignReplyError(f"the reply is not DynamoDB's: its content type is {content_type!r:.100}")
+    if not content_type.startswith(_CONTENT_TYPE):  # a proxy's sign-in page: botocore accepts any 200 as a success
+        what = f"the reply is not DynamoDB's: its content type is {content_type!r:.100}"
+        hint = "is there a proxy in between, or another server at the endpoint?"
+        raise kit.ErrorReply(what, kit.Failure.UNREACHABLE, hint)
     return reply
 
 

@@ -13,7 +13,7 @@ from shedlock_py.providers.cas import CasPrograms, CasReply, parse_options
 from shedlock_py.providers.cas.options import CasOptions
 from shedlock_py.providers.etcd.etcd_clients import AsyncEtcdClient, EtcdClient
 from shedlock_py.providers.etcd.urls import Place
-from shedlock_py.providers.etcd.wire import ALARMS, MEMBERS, NOT_ETCD, STATUS, Command, EtcdError, classify
+from shedlock_py.providers.etcd.wire import ALARMS, MEMBERS, STATUS, Command
 from shedlock_py.providers.kit import AsyncProgramProvider, Check, Failure, ProgramProvider, not_known
 from shedlock_py.runtime.program import Program
 
@@ -33,19 +33,12 @@ class EtcdPrograms(CasPrograms):
         return found
 
     def classify(self, error: Exception) -> Failure:
-        match error:
-            case EtcdError():
-                return classify(error)
-            case httpx.HTTPError() | httpx.InvalidURL() | OSError():
-                return Failure.CONNECTION_LOST
-        return super().classify(error)
+        is_of_network = isinstance(error, httpx.HTTPError | httpx.InvalidURL | OSError)
+        return Failure.CONNECTION_LOST if is_of_network else super().classify(error)
 
     def hint(self, error: Exception) -> str | None:
-        match error:
-            case EtcdError(code=code) if code == NOT_ETCD:
-                return "name the client addresses of etcd, with tls=true if it has TLS; its JSON gateway must be on"
-            case httpx.ConnectError():
-                return "name the client addresses of members that run, and with ca= the certificates to trust"
+        if isinstance(error, httpx.ConnectError):
+            return "name the client addresses of members that run, and with ca= the certificates to trust"
         return super().hint(error)
 
 

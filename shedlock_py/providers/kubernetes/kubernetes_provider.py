@@ -11,7 +11,7 @@ from shedlock_py.providers.cas.options import CasOptions
 from shedlock_py.providers.kit import AsyncProgramProvider, Check, Failure, ProgramProvider
 from shedlock_py.providers.kubernetes.access import Place
 from shedlock_py.providers.kubernetes.kubernetes_clients import AsyncKubernetesClient, KubernetesClient
-from shedlock_py.providers.kubernetes.wire import VERBS, AccessReview, Command, KubernetesError, classify
+from shedlock_py.providers.kubernetes.wire import VERBS, AccessReview, Command
 from shedlock_py.runtime.program import Program
 
 
@@ -38,15 +38,8 @@ class KubernetesPrograms(CasPrograms):
         return [Check("permissions", "ok", known)]
 
     def classify(self, error: Exception) -> Failure:
-        match error:
-            case KubernetesError():
-                return classify(error)
-            case httpx.HTTPError() | httpx.InvalidURL() | OSError():
-                return Failure.CONNECTION_LOST
-        return super().classify(error)
-
-    def hint(self, error: Exception) -> str | None:
-        return error.hint if isinstance(error, KubernetesError) else super().hint(error)
+        is_of_network = isinstance(error, httpx.HTTPError | httpx.InvalidURL | OSError)
+        return Failure.CONNECTION_LOST if is_of_network else super().classify(error)
 
 
 class KubernetesLockProvider(ProgramProvider):

@@ -14,7 +14,7 @@ from urllib.parse import quote
 from shedlock_py.events import logger
 from shedlock_py.model.record import LockRecord
 from shedlock_py.providers.cas import CasCommand, Delete, Entry, List, OtherReplyError, Read, Write
-from shedlock_py.providers.kit import Failure
+from shedlock_py.providers.kit import ErrorReply, Failure
 from shedlock_py.providers.kubernetes.lease import API_VERSION, LABEL, entry_of, lease_of, record_in
 from shedlock_py.providers.kubernetes.names import object_name
 
@@ -37,32 +37,12 @@ class AccessReview:
 Command = CasCommand | AccessReview
 
 
-class KubernetesError(Exception):
-    """The API server replied with an error.
-
-    :ivar status: HTTP status.
-    :ivar hint: how the user can fix it, if that is known.
-    """
-
-    def __init__(self, status: int, message: str, hint: str | None) -> None:
-        super().__init__(message)
-        self.status = status
-        self.hint = hint
-
-
 class Call(NamedTuple):
     """A request: method, path, and perhaps a body."""
 
     method: str
     path: str
     body: dict[str, Any] | None = None
-
-
-def classify(error: KubernetesError) -> Failure:
-    """Return the meaning of an error reply for its command."""
-    if error.status == TOO_MANY:
-        return Failure.NOT_DONE
-    return Failure.REFUSED if 400 <= error.status < 500 else Failure.UNREACHABLE
 
 
 def call_of(command: Command, namespace: str) -> Call:
@@ -92,7 +72,7 @@ def call_of(command: Command, namespace: str) -> Call:
 def value_of(command: Command, status: int, reply: Any, clock_error: timedelta) -> Any:
     """Return the value of the reply to ``command``.
 
-    :raises KubernetesError: the reply is an error.
+    :raises ErrorReply: the reply is an error.
     :raises ValueError: a record has odd values.
     :raises OtherReplyError: the reply belongs to another request.
     """
@@ -165,7 +145,10 @@ def _success(command: Command, status: int, reply: Any) -> Any:
         return reply
     message = reply.get("message") if isinstance(reply, Mapping) else None
     text = str(message or f"HTTP status {status}, and no reply of Kubernetes")
-    raise KubernetesError(status, text, _hint(command, status, _missing_kind(reply)))
+    failure = Failure.REFUSED if 400 <= status < 500 else Failure.UNREACHABLE
+    if status == TOO_MANY:
+        failure = Failure.NOT_DONE
+    raise ErrorReply(text, failure, _hint(command, status, _missing_kind(reply)))
 
 
 def _hint(command: Command, status: int, missing: str | None) -> str | None:

@@ -8,34 +8,23 @@ from typing import Any, Unpack
 from shedlock_py.errors import ConfigurationError
 from shedlock_py.providers import aws
 from shedlock_py.providers.cas import parse_options
-from shedlock_py.providers.cas.objects import (
-    AsyncObjectProvider,
-    IgnoredConditionError,
-    ObjectPrograms,
-    ObjectProvider,
-    checked_prefix,
-)
+from shedlock_py.providers.cas.objects import AsyncObjectProvider, ObjectPrograms, ObjectProvider, checked_prefix
 from shedlock_py.providers.cas.options import CasOptions
 from shedlock_py.providers.kit import Failure
-from shedlock_py.providers.s3.wire import NoBucketError, Objects
+from shedlock_py.providers.s3.wire import NO_BUCKET_HINT, Objects
 
 _BUCKET = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]+")
 _FORM = "s3://bucket/prefix?region=eu-west-1"
-_NO_BUCKET = "create the bucket first, in the region of the URL; shedlock_py creates none"
-_NO_CONDITIONS = (
-    "locks need a service that honours If-None-Match and If-Match: two holders could have one lock here. "
-    "docs/providers/s3.md names such services"
-)
 _DENIED = (
     "the policy must allow s3:GetObject, s3:PutObject and s3:DeleteObject below the prefix, and s3:ListBucket of the "
     "bucket: without it, S3 replies AccessDenied for an object that does not exist"
 )
 _HINTS = {
-    "NoSuchBucket": _NO_BUCKET,
-    "404": _NO_BUCKET,
+    "NoSuchBucket": NO_BUCKET_HINT,
+    "404": NO_BUCKET_HINT,
     "AccessDenied": _DENIED,
     "403": _DENIED,
-    "NotImplemented": _NO_CONDITIONS,
+    "NotImplemented": Objects.no_conditions,
     "AuthorizationHeaderMalformed": "the bucket is in another region: set region=… in the URL",
 }
 
@@ -43,21 +32,14 @@ _HINTS = {
 class S3Programs(ObjectPrograms):
     """The programs of an object store, with errors of S3 and botocore."""
 
-    no_conditions = _NO_CONDITIONS
-    no_deletes = "leave old records where they are, or let a lifecycle rule of the bucket delete them"
-
     def classify(self, error: Exception) -> Failure:
-        if isinstance(error, IgnoredConditionError | NoBucketError):
-            return Failure.REFUSED
         return aws.classify(error)
 
     def text_of(self, error: Exception) -> str:
         return aws.text_of(error)
 
     def hint(self, error: Exception) -> str | None:
-        if isinstance(error, NoBucketError):
-            return _NO_BUCKET
-        return super().hint(error) or _HINTS.get(aws.code_of(error)) or aws.hint(error)
+        return _HINTS.get(aws.code_of(error)) or aws.hint(error)
 
 
 class S3LockProvider(ObjectProvider):
