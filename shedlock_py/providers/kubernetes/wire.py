@@ -5,15 +5,16 @@ https://kubernetes.io/docs/reference/using-api/api-concepts/
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import timedelta
+from functools import partial
 from typing import Any, NamedTuple
 from urllib.parse import quote
 
-from shedlock_py.events import logger
 from shedlock_py.model.record import LockRecord
 from shedlock_py.providers.cas import CasCommand, Delete, Entry, List, OtherReplyError, Read, Write
+from shedlock_py.providers.cas.listing import readable
 from shedlock_py.providers.kit import ErrorReply, Failure
 from shedlock_py.providers.kubernetes.lease import API_VERSION, LABEL, entry_of, lease_of, record_in
 from shedlock_py.providers.kubernetes.names import object_name
@@ -87,7 +88,9 @@ def value_of(command: Command, status: int, reply: Any, clock_error: timedelta) 
                 raise ValueError(f"the Lease {object_name(name)} is the lock {entry.record.name!r}, not {name!r}")
             return entry
         case List():
-            return list(_entries(_success(command, status, reply)["items"], clock_error))
+            leases = _success(command, status, reply)["items"]
+            found = ((lease["metadata"]["name"], partial(_entry, lease, clock_error)) for lease in leases)
+            return list(readable(found, "Lease"))
         case Write():
             if status == CONFLICT or (is_missing and command.if_version is not None):
                 return None
@@ -123,14 +126,6 @@ def _check_name(command: Command, status: int, reply: Any) -> None:
             is_right = kind in ("SelfSubjectAccessReview", "Status")
     if not is_right:
         raise OtherReplyError
-
-
-def _entries(leases: Iterable[Any], clock_error: timedelta) -> Iterator[Entry]:
-    for lease in leases:
-        try:
-            yield _entry(lease, clock_error)
-        except ValueError as error:  # a Lease that is not a lock record must not hide others
-            logger.warning("records: the Lease %r is left out: %s", lease["metadata"]["name"], error)
 
 
 def _entry(lease: Any, clock_error: timedelta) -> Entry:
