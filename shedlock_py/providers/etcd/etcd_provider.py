@@ -116,4 +116,5 @@ class AsyncEtcdLockProvider(AsyncProgramProvider):
 def _parsed(url: str, given: CasOptions) -> tuple[Place, EtcdPrograms]:
     url, options = parse_options(url, **given)
     place = Place.from_url(url)
-    return place, EtcdPrograms(**options, passwords=(place.password,), names=(place.user, *place.hosts))
+    cluster = place.cluster
+    return place, EtcdPrograms(**options, passwords=(cluster.password,), names=(cluster.user, *cluster.names))
