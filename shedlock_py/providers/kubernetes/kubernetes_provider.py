@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Unpack
+from typing import Unpack
 
 import httpx
 
@@ -18,16 +18,10 @@ from shedlock_py.runtime.program import Program
 class KubernetesPrograms(CasPrograms):
     """The programs of a compare-and-swap store, with errors of Kubernetes and httpx."""
 
-    def permissions(self) -> Program[Command, CasReply, dict[str, bool | None]]:
-        """Return whether a Role allows each verb that the provider needs. None if the server does not say."""
+    def checks(self) -> Program[Command, CasReply, list[Check]]:
         found: dict[str, bool | None] = {}
         for verb in VERBS:
-            reply = yield AccessReview(verb)
-            found[verb] = reply.value
-        return found
-
-    def checks(self) -> Program[Command, CasReply, list[Check]]:
-        found = yield from self.permissions()
+            found[verb] = (yield AccessReview(verb)).value
         missing = [verb for verb, is_allowed in found.items() if is_allowed is False]
         if missing:
             hint = "allow it in the Role: see docs/providers/kubernetes.md; list and delete are for operators"
@@ -60,11 +54,6 @@ class KubernetesLockProvider(ProgramProvider):
         place, programs = _parsed(url, options)
         super().__init__(programs, KubernetesClient(place, programs.clock_error))
 
-    def permissions(self) -> dict[str, bool | None]:
-        """Return whether a Role allows each verb that the provider needs. None if the server does not say."""
-        programs: Any = self.programs
-        return self._drive(programs.permissions(), "permissions")
-
 
 class AsyncKubernetesLockProvider(AsyncProgramProvider):
     """:class:`KubernetesLockProvider` for asyncio. Several event loops may use it."""
@@ -72,11 +61,6 @@ class AsyncKubernetesLockProvider(AsyncProgramProvider):
     def __init__(self, url: str, **options: Unpack[CasOptions]) -> None:
         place, programs = _parsed(url, options)
         super().__init__(programs, AsyncKubernetesClient(place, programs.clock_error))
-
-    async def permissions(self) -> dict[str, bool | None]:
-        """See :meth:`KubernetesLockProvider.permissions`."""
-        programs: Any = self.programs
-        return await self._drive(programs.permissions(), "permissions")
 
 
 def _parsed(url: str, given: CasOptions) -> tuple[Place, KubernetesPrograms]:
