@@ -53,5 +53,7 @@ def _parsed(url: str, given: CasOptions) -> tuple[Table, Place, DynamoDBPrograms
         raise ConfigurationError(
             f"store URL: the table's name must be 3 to 255 letters, digits, '_', '.' or '-'. The form is {_FORM}"
         )
-    place = Place("dynamodb", f"table {table}", **of_place)
+    place = Place(
+        "dynamodb", f"table {table}", of_place.get("region"), of_place.get("profile"), of_place.get("endpoint")
+    )
     return Table(table), place, DynamoDBPrograms(table, **options)
