@@ -89,7 +89,7 @@ class Exchange:
                 self._avoid(endpoint)
             except httpx.PoolTimeout as error:
                 raise TimedOut("a free connection", sent=False) from error
-            except httpx.TransportError:
+            except (httpx.TransportError, OSError):  # asyncio can raise a bare ssl.SSLError
                 self._avoid(endpoint)  # the kit repeats the request, which then goes to another member
                 raise
             else:
@@ -155,7 +155,7 @@ class _Connections:
         try:
             yield
             self._has_failed = False
-        except httpx.TransportError:
+        except (httpx.TransportError, OSError):
             self._has_failed = True
             raise
         except RuntimeError as error:
