@@ -17,7 +17,7 @@ from apscheduler.schedulers.base import STATE_RUNNING, STATE_STOPPED
 from shedlock_py import AsyncLeaderElector, ConfigurationError, LeaderElector
 from shedlock_py.election.base import CallbackCall
 from shedlock_py.events import logger
-from shedlock_py.integrations.apscheduler.executor import ShedLockExecutor
+from shedlock_py.integrations.apscheduler.drain import executors_of, running_jobs
 from shedlock_py.integrations.apscheduler.options import check_scheduler
 
 _POLL_SECONDS = 0.02
@@ -193,15 +193,9 @@ class lead:
             logger.error("election %r: %s, so this node leaves the election", self._elector.name, problem)
 
     def _is_busy(self) -> bool:
-        """Return whether a pass or a job runs here. A ShedLockExecutor leaves the count to its inner executor."""
-        if self._passes.is_running():  # first, because a pass may submit one more job
-            return True
-        for executor in list(self._scheduler._executors.values()):
-            counting = executor.inner if isinstance(executor, ShedLockExecutor) else executor
-            with counting._lock:
-                if any(counting._instances.values()):
-                    return True
-        return False
+        """Return whether a pass or a job runs here."""
+        # Check passes first, because a pass may submit one more job.
+        return self._passes.is_running() or bool(running_jobs(executors_of(self._scheduler)))
 
 
 class _LeaderPasses:
@@ -267,13 +261,12 @@ class _LeaderPasses:
                     stack.enter_context(self._replaced(executor, "submit_job", self._submit))
                 for alias, store in self._scheduler._jobstores.items():
                     stack.enter_context(self._replaced(store, "update_job", partial(self._update, alias)))
-                    stack.enter_context(self._replaced(store, "get_next_run_time", partial(self._next_run_time, alias)))
                 stack.enter_context(self._replaced(self._scheduler, "remove_job", self._remove))
                 self._thread = get_ident()
                 seconds = self._process_jobs()
         except _StoppedLeading:
             return None  # the next leader continues; when this node leads again, it begins a new pass
-        except Exception:  # a trigger's error, for example, would end the scheduler's thread
+        except Exception:  # an error of a trigger or a job store, for example, would end the scheduler's thread
             self._fail("election %r: the scheduler has failed, and tries again", self._elector.name)
         finally:
             self._thread = self._woken_at = None
@@ -332,13 +325,6 @@ class _LeaderPasses:
             self._fail('job "%s" could not be updated in job store "%s"; the next pass tries again', job_id, alias)
             return
         self._submitted.pop((alias, job_id), None)
-
-    def _next_run_time(self, alias: str, find: Callable[[], Any]) -> Any:
-        try:
-            return find()
-        except Exception:  # the jobs of other stores still run, and listeners get the events of this pass
-            self._fail('job store "%s" did not return its next run time; the next pass tries again', alias)
-            return None
 
     def _fail(self, message: str, *args: object) -> None:
         self._has_failed = True
