@@ -60,7 +60,14 @@ class _HttpListener:
     """Puts requests into an outbox."""
 
     def __init__(self, kind: str, timeout: Duration) -> None:
-        self._outbox = _http_outbox(kind, timeout)
+        seconds = parse_duration(timeout, "timeout").total_seconds()
+
+        def open_sender() -> Callable[[_Post], None]:
+            for name in _LOGGERS:
+                logging.getLogger(name).addFilter(_is_of_the_application)
+            return partial(_send, seconds, httpx.create_ssl_context())
+
+        self._outbox = Outbox(kind, open_sender)
 
     @property
     def dropped(self) -> int:
@@ -194,25 +201,28 @@ def event_to_json(event: Event) -> dict[str, Any]:
         found["template"] = event.template
     for each in fields(event):
         value = getattr(event, each.name)
-        match value:
-            case Lease():
-                found["holder"], found["fencing_token"], found["claim_id"] = (
-                    value.holder,
-                    value.fencing_token,
-                    value.claim_id,
-                )
-                found["fire_time"] = None if value.fire_time is None else value.fire_time.isoformat()
-            case timedelta():
-                found[each.name] = value.total_seconds()
-            case datetime():
-                found[each.name] = value.isoformat()
-            case BaseException():
-                found[each.name] = describe_error(value)
-            case None | bool() | int() | float() | str():
-                found[each.name] = value
-            case _:
-                found[each.name] = str(value)
+        if isinstance(value, Lease):
+            found |= {name: _as_json(getattr(value, name)) for name in _LEASE_FIELDS}
+        else:
+            found[each.name] = _as_json(value)
     return found
+
+
+_LEASE_FIELDS = ("holder", "fencing_token", "claim_id", "fire_time")
+
+
+def _as_json(value: object) -> Any:
+    match value:
+        case timedelta():
+            return value.total_seconds()
+        case datetime():
+            return value.isoformat()
+        case BaseException():
+            return describe_error(value)
+        case None | bool() | int() | float() | str():
+            return value
+        case _:
+            return str(value)
 
 
 # Sending
@@ -252,17 +262,6 @@ def _ping_url(url: str, suffix: str, claim_id: str) -> str:
         run_id = ""
     query = "&".join(filter(None, (parts.query, run_id)))
     return urlunsplit(parts._replace(path=parts.path.rstrip("/") + suffix, query=query, fragment=""))
-
-
-def _http_outbox(name: str, timeout: Duration) -> Outbox[_Post]:
-    seconds = parse_duration(timeout, "timeout").total_seconds()
-
-    def open_sender() -> Callable[[_Post], None]:
-        for name in _LOGGERS:
-            logging.getLogger(name).addFilter(_is_of_the_application)
-        return partial(_send, seconds, httpx.create_ssl_context())
-
-    return Outbox(name, open_sender)
 
 
 def _send(seconds: float, context: ssl.SSLContext, post: _Post) -> None:

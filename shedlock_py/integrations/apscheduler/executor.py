@@ -29,7 +29,7 @@ from shedlock_py.guard.shutdown import time_left
 from shedlock_py.guard.spec import LockSpec
 from shedlock_py.integrations.apscheduler.catch_up import jobs_of, parse_catch_up, refuse_leader_only, submit_missed
 from shedlock_py.integrations.apscheduler.drain import wait_for_runs
-from shedlock_py.integrations.apscheduler.events import RunResult, SchedulerProxy, cannot_await
+from shedlock_py.integrations.apscheduler.events import SchedulerProxy, cannot_await
 from shedlock_py.integrations.apscheduler.fire_times import fire_time_of
 from shedlock_py.integrations.apscheduler.job_locks import JobLocks
 from shedlock_py.integrations.apscheduler.late_runs import LateRuns
@@ -358,10 +358,7 @@ class ShedLockExecutor(BaseExecutor):
         self.inner = inner
         vars(inner).pop("_run_job_error", None)  # set by an earlier start
         inner._run_job_error = partial(self._run_died, inner._run_job_error)
-        return SchedulerProxy(scheduler, self._logger, self._run_ended)
-
-    def _run_ended(self, result: RunResult) -> None:
-        self._late_runs.ended(result)
+        return SchedulerProxy(scheduler, self._logger, self._late_runs.ended)
 
     def _run_died(self, report: Callable[..., object], job_id: str, *error: Any) -> None:
         """Handle a run without a result. The inner executor calls nothing else then."""

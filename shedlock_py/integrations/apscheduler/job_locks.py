@@ -120,9 +120,7 @@ class JobLocks:
             return False, True
         if gives_fire_time:
             return self._once_per_fire_time, False
-        if self._once_per_fire_time is None and (
-            reason := why_plain(job.trigger, provider_of(job, self._provider))
-        ):
+        if self._once_per_fire_time is None and (reason := why_plain(job.trigger, provider_of(job, self._provider))):
             if not on_leader:
                 warn_of_plain_lock(logger, job, reason)
             return False, False

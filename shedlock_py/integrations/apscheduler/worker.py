@@ -368,7 +368,7 @@ class JobProxy:
             # The reply to an acquire was lost. The acquire is undone, and then the fire time is granted.
             error = f"lock {request.name!r}: an earlier attempt of this replica was granted, but its reply was lost"
             if record.is_held:
-                return [self._later(run_time, request, ProviderUnreachable(error, operation="acquire"))]
+                return [Later(self, run_time, request, ProviderUnreachable(error, operation="acquire"))]
             if record.is_released is False:  # the undo was lost, too, and the lease has expired
                 self.missed(run_time, "unreachable", error)
         return events
@@ -376,11 +376,8 @@ class JobProxy:
     def _not_begun(self, run_time: datetime, request: LockRequest | None, error: BaseException) -> Outcome:
         """Return the event of a run that ended before the job began, or the run if it may still begin later."""
         if request is not None and request.fire_time is not None and isinstance(error, ProviderUnreachable):
-            return self._later(run_time, request, error)
+            return Later(self, run_time, request, error)
         return self.not_run(run_time, error)
-
-    def _later(self, run_time: datetime, request: LockRequest, error: ProviderUnreachable) -> Later:
-        return Later(self, run_time, request, error)
 
     # Called in the scheduler's process, too
 
