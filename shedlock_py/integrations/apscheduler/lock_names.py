@@ -90,7 +90,7 @@ def lock_names_of(scheduler: Any) -> LockNames:
         names = scheduler.shedlock_lock_names = LockNames()
         # A listener could not refuse the job, and would have to read the job from the job store.
         scheduler._real_add_job = partial(_add_job, scheduler, scheduler._real_add_job)
-        scheduler.add_listener(partial(_on_start, scheduler), EVENT_SCHEDULER_STARTED)
+        scheduler.add_listener(lambda _: observe_jobs(scheduler), EVENT_SCHEDULER_STARTED)
         scheduler.add_listener(partial(_on_removal, names), _REMOVALS)
     return names
 
@@ -124,10 +124,6 @@ def _add_job(
         executor.before_add(job)
     add(job, jobstore_alias, replace_existing)
     _observe(scheduler, job)
-
-
-def _on_start(scheduler: Any, _event: object) -> None:
-    observe_jobs(scheduler)
 
 
 def _on_removal(names: LockNames, event: Any) -> None:
