@@ -265,7 +265,7 @@ def _ping_url(url: str, suffix: str, claim_id: str) -> str:
 
 
 def _send(seconds: float, context: ssl.SSLContext, post: _Post) -> None:
-    """Send a request on a new connection: the service or a firewall would close one that waits for the next run."""
+    """Send a request on a new connection. The service or a firewall would close a connection that waits for a run."""
     host = urlsplit(post.url).hostname
     headers = httpx.Headers({"User-Agent": f"shedlock_py/{shedlock_py.__version__}"})
     headers.update(post.headers)

@@ -101,7 +101,7 @@ def decorator_options(job: Any) -> LockOptions:
 
 
 def provider_of(job: Any, given: Provider | str | None) -> Any:
-    """Return the provider of a job's lock: the decorator's, else the executor's (``given``), else None."""
+    """Return the decorator's provider, else ``given``, the executor's provider, else None."""
     provider = decorator_options(job).provider
     if provider is not None:
         return provider
