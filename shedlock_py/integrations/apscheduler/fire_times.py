@@ -121,10 +121,9 @@ def next_fire_time_of(trigger: Any, run_time: datetime) -> datetime | None:
 
 
 def _next_of(trigger: Any, run_time: datetime) -> datetime | None:
+    """:raises TypeError: the trigger, or a part of it, is of a class that is not called."""
     jitter = getattr(trigger, "jitter", None)
     if type(trigger) is OrTrigger:
-        if not all(_is_computable(part) for part in trigger.triggers):
-            return None
         moments = [moment for part in trigger.triggers if (moment := _next_of(part, run_time)) is not None]
         moment = min(moments, default=None)
     elif type(trigger) in _COMPUTABLE:
@@ -133,11 +132,5 @@ def _next_of(trigger: Any, run_time: datetime) -> datetime | None:
             trigger.jitter = None
         moment = trigger.get_next_fire_time(run_time, run_time)
     else:
-        return None
+        raise TypeError(f"the fire times of {type(trigger)} cannot be computed")
     return moment + timedelta(seconds=jitter) if moment is not None and jitter else moment
-
-
-def _is_computable(trigger: Any) -> bool:
-    if type(trigger) is OrTrigger:
-        return all(_is_computable(part) for part in trigger.triggers)
-    return type(trigger) in _COMPUTABLE
