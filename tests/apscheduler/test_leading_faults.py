@@ -16,6 +16,7 @@ from typing import Any
 from uuid import uuid4
 
 import pytest
+from apscheduler.events import EVENT_JOB_SUBMITTED
 from apscheduler.executors.debug import DebugExecutor
 from apscheduler.executors.pool import ThreadPoolExecutor
 from apscheduler.jobstores.base import JobLookupError
@@ -170,6 +171,35 @@ def test_what_is_due_when_the_leadership_ends_in_a_pass_is_left_to_the_next_lead
     for job, due in passes[resigned_in[0] - 1]:
         assert due in node.times(job)
         assert_each_second_once(node.times(job), 0.2)
+
+
+def test_a_store_that_cannot_name_its_next_run_time_stops_no_other(
+    store: FaultyProvider, stack: ExitStack, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Listeners still get the events of jobs that were submitted before the failure."""
+
+    class Failing(MemoryJobStore):
+        def get_next_run_time(self) -> Any:
+            raise OSError("the connection was lost")
+
+    node = Node("me", store, Failing())
+    node.scheduler.add_jobstore(MemoryJobStore(), "other")
+    node.scheduler.add_job(work, "interval", seconds=0.2, id="job")
+    node.scheduler.add_job(work, "interval", seconds=0.2, id="other", jobstore="other")
+    begun(stack, node)
+    wait_until(lambda: len(node.times()) > 2 and len(node.times("other")) > 2, what="runs of both stores")
+    assert "the connection was lost" in caplog.text
+    assert node.elector.is_leader()
+    node.lead.stop()
+    submitted = Counter(
+        (event.job_id, time)
+        for event in node.events
+        if event.code == EVENT_JOB_SUBMITTED
+        for time in event.scheduled_run_times
+    )
+    for job in ("job", "other"):
+        assert_each_second_once(node.times(job), 0.2)
+        assert {(job, time): 1 for time in node.times(job)}.items() <= submitted.items()
 
 
 def test_a_store_that_cannot_name_its_next_run_time_is_read_again_soon(store: FaultyProvider, stack: ExitStack) -> None:

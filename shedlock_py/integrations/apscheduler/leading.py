@@ -261,12 +261,13 @@ class _LeaderPasses:
                     stack.enter_context(self._replaced(executor, "submit_job", self._submit))
                 for alias, store in self._scheduler._jobstores.items():
                     stack.enter_context(self._replaced(store, "update_job", partial(self._update, alias)))
+                    stack.enter_context(self._replaced(store, "get_next_run_time", partial(self._next_run_time, alias)))
                 stack.enter_context(self._replaced(self._scheduler, "remove_job", self._remove))
                 self._thread = get_ident()
                 seconds = self._process_jobs()
         except _StoppedLeading:
             return None  # the next leader continues; when this node leads again, it begins a new pass
-        except Exception:  # an error of a trigger or a job store, for example, would end the scheduler's thread
+        except Exception:  # a trigger's error, for example, would end the scheduler's thread
             self._fail("election %r: the scheduler has failed, and tries again", self._elector.name)
         finally:
             self._thread = self._woken_at = None
@@ -325,6 +326,13 @@ class _LeaderPasses:
             self._fail('job "%s" could not be updated in job store "%s"; the next pass tries again', job_id, alias)
             return
         self._submitted.pop((alias, job_id), None)
+
+    def _next_run_time(self, alias: str, find: Callable[[], Any]) -> Any:
+        try:
+            return find()
+        except Exception:  # the jobs of other stores still run, and listeners get the events of this pass
+            self._fail('job store "%s" did not return its next run time; the next pass tries again', alias)
+            return None
 
     def _fail(self, message: str, *args: object) -> None:
         self._has_failed = True
