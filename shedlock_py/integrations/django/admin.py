@@ -39,14 +39,10 @@ ACTIONS: dict[OperatorAction, tuple[str, str, str]] = {
 class _FromProvider(admin.ModelAdmin):
     """A list from the provider. Its model has no rows."""
 
-    def has_add_permission(self, *_: Any) -> bool:
+    def _no_permission(self, *_: Any) -> bool:
         return False
 
-    def has_change_permission(self, *_: Any) -> bool:
-        return False
-
-    def has_delete_permission(self, *_: Any) -> bool:
-        return False
+    has_add_permission = has_change_permission = has_delete_permission = _no_permission
 
     def change_view(self, request: Any, object_id: str, *_: Any, **__: Any) -> HttpResponse:
         """Redirect to the list, because the admin's own history links here."""

@@ -272,7 +272,10 @@ ROWS: dict[str, dict[str, Row]] = {
     },
     "a URL of the store": {
         "the URL of the store as `executor`, `keep_alive`, `holder`, a duration, …": [
-            Refused(lambda: ShedLockExecutor(SECRET_URL), "executor is a URL"),
+            Refused(
+                lambda: ShedLockExecutor(SECRET_URL),
+                "not a URL: a provider or the URL of a store is the second argument",
+            ),
             Refused(
                 lambda: sl.hold("job", keep_alive=SECRET_URL),
                 "a duration such as '2h' after which heartbeats end, not a URL",
