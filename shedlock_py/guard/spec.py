@@ -172,9 +172,7 @@ def declared_lock_at_most_for(name: str) -> timedelta | None:
 
 def is_declared_kept_alive(name: str) -> bool:
     """Return whether this process has decorated a function with that lock name, and heartbeats extend its leases."""
-    return any(
-        spec.name == name and keep_alive_in_use(spec.options.keep_alive) is not False for spec in declared_specs()
-    )
+    return any(spec.name == name and keep_alive_in_use(spec.options.keep_alive) is not False for spec in declared_specs())
 
 
 _FORMATTER = string.Formatter()
