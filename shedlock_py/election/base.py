@@ -77,17 +77,17 @@ class Elector:
     @property
     def lease_duration(self) -> timedelta:
         """How long the store keeps the lease of a silent leader."""
-        return self._settings.lease_duration
+        return self._settings.durations.lease_duration
 
     @property
     def renew_deadline(self) -> timedelta:
         """How long a leader trusts its lease without a renewal."""
-        return self._settings.renew_deadline
+        return self._settings.durations.renew_deadline
 
     @property
     def retry_period(self) -> timedelta:
         """How often a leader renews its lease, and a follower reads the record."""
-        return self._settings.retry_period
+        return self._settings.durations.retry_period
 
     @property
     def holder(self) -> str:
