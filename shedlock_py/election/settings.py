@@ -74,8 +74,8 @@ class ElectionDurations:
             less_grace = f" - {name('grace')}" if self.grace else ""
             return (
                 f"{retry} × {JITTER} ({in_words(self.retry_period * JITTER)}) must be shorter than "
-                f"{deadline}{less_grace} ({in_words(self.renew_deadline - self.grace)}), or one failed renewal ends the "
-                + ("command" if self.grace else "leadership")
+                f"{deadline}{less_grace} ({in_words(self.renew_deadline - self.grace)}), or one failed renewal ends "
+                f"the {'command' if self.grace else 'leadership'}"
             )
         return None
 
