@@ -416,7 +416,7 @@ def test_an_error_of_the_kit_names_the_claim_that_may_have_been_granted() -> Non
         yield from claim(attempt, **options)
         raise ProviderUnreachable("no reply", operation="acquire")
 
-    store.programs.claim = without_reply  # type: ignore[method-assign]
+    store.programs.claim = without_reply  # type: ignore[assignment,method-assign]
     with pytest.raises(ProviderUnreachable) as caught:
         store.acquire(LockRequest("job", "1m"))
     assert [caught.value.locked_by] == claimed_by

@@ -53,7 +53,7 @@ def test_the_error_of_an_impossible_set_has_durations_that_work(given: dict[str,
     with pytest.raises(ConfigurationError, match="; write for example ") as caught:
         LeaderElector(InMemoryLockProvider(), "election", **given)  # type: ignore[arg-type]  # all are durations
     example = dict(re.findall(r'(\w+)="([^"]+)"', str(caught.value).partition("write for example ")[2]))
-    elector = LeaderElector(InMemoryLockProvider(), "election", **example)  # type: ignore[arg-type]
+    elector = LeaderElector(InMemoryLockProvider(), "election", **example)
     assert seconds_of(elector) == (15, 10, 2)
 
 
