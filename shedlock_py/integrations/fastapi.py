@@ -23,7 +23,7 @@ from shedlock_py.model.text import quoted
 from shedlock_py.provider import AsyncLockProvider, LockProvider
 from shedlock_py.settings.defaults import (
     check_kept_alive,
-    configure_store,
+    configure,
     is_configured,
     keep_alive_in_use,
     lock_request,
@@ -90,7 +90,7 @@ def lifespan(
         async with AsyncExitStack() as stack:
             opened: Any = async_provider_from_url(provider) if isinstance(provider, str) else provider
             stack.push_async_callback(_close, opened, is_own=opened is not provider)
-            stack.enter_context(configure_store(opened, **defaults))
+            stack.enter_context(configure(opened, **defaults))
             if create_schema:
                 await (opened.create_schema() if is_async_provider(opened) else asyncio.to_thread(opened.create_schema))
             started: list[Any] = []

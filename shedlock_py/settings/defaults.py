@@ -27,14 +27,14 @@ from shedlock_py.settings.options import (
     is_async_provider,
     parse_keep_alive,
 )
-from shedlock_py.settings.urls import async_provider_from_text, provider_from_text, reopening
+from shedlock_py.settings.urls import async_provider_from_text, provider_from_text
 
 
 @dataclass(frozen=True)
 class Settings:
     """All defaults of a process. :func:`configure` changes some of them; ``Settings(…).apply()`` sets all at once."""
 
-    provider: LockProvider | str | None = field(default=None, repr=False)
+    provider: LockProvider | AsyncLockProvider | str | None = field(default=None, repr=False)
     async_provider: AsyncLockProvider | str | None = field(default=None, repr=False)
     default_lock_at_most_for: timedelta | None = timedelta(minutes=10)
     default_lock_at_least_for: timedelta = timedelta(0)
@@ -64,24 +64,29 @@ class Settings:
         return _apply(self)
 
     def _checked(self) -> Settings:
-        """Check these settings, and return them with open providers in place of URLs.
+        """Check these settings, and return them with open providers in place of URLs, each in its own field.
 
         :raises ConfigurationError: they cannot work.
         """
         keep_alive = parse_keep_alive(self.keep_alive) or False
         _checked_listeners(self.listeners)
-        sync, asynchronous = self.provider, self.async_provider
-        sync = provider_from_text(sync) if isinstance(sync, str) else sync
+        provider, asynchronous = self.provider, self.async_provider
+        provider = provider_from_text(provider) if isinstance(provider, str) else provider
         asynchronous = async_provider_from_text(asynchronous) if isinstance(asynchronous, str) else asynchronous
-        if sync is not None and is_async_provider(sync):
-            raise ConfigurationError(f"{type(sync).__name__} is an async provider: configure(async_provider=…)")
         if asynchronous is not None and not is_async_provider(asynchronous):
             raise ConfigurationError(f"{type(asynchronous).__name__} is not an async provider: configure(provider=…)")
+        if provider is not None and is_async_provider(provider):
+            if asynchronous is not None:
+                raise ConfigurationError(
+                    f"{type(provider).__name__} is an async provider, as is async_provider: give one of them, or as "
+                    f"provider the same store for ordinary functions"
+                )
+            provider, asynchronous = None, cast(AsyncLockProvider, provider)
         if self.default_lock_at_most_for is not None:
             check_hold_times(self.default_lock_at_most_for, self.default_lock_at_least_for)
             names = ("keep_alive", "default_lock_at_most_for")
             check_keep_alive_limit(keep_alive, self.default_lock_at_most_for, names)
-        return replace(self, provider=sync, async_provider=asynchronous, keep_alive=keep_alive)
+        return replace(self, provider=provider, async_provider=asynchronous, keep_alive=keep_alive)
 
 
 _DEFAULTS = Settings()
@@ -107,10 +112,9 @@ def _apply(settings: Settings, *, create_schema: bool = False) -> _Restore:
     :raises ConfigurationError: they cannot work; nothing is changed.
     :raises ProviderError: the tables cannot be created; nothing is changed.
     """
-    with reopening(settings.provider, settings.async_provider):
-        checked = settings._checked()
-        if create_schema and is_active():
-            _create_schema(checked)
+    checked = settings._checked()
+    if create_schema and is_active():
+        _create_schema(checked)
     return _set(checked)
 
 
@@ -133,12 +137,10 @@ class _Unchanged:
 
 
 _UNCHANGED: Any = _Unchanged()
-_NONE: Any = object()
-"""Replaces the provider if :func:`configure_store` has only an async provider."""
 
 
 def configure(
-    provider: LockProvider | str = _UNCHANGED,
+    provider: LockProvider | AsyncLockProvider | str = _UNCHANGED,
     *,
     async_provider: AsyncLockProvider | str = _UNCHANGED,
     default_lock_at_most_for: Duration | None = _UNCHANGED,
@@ -158,7 +160,8 @@ def configure(
             test_something()
 
     :param provider: the store, as a provider or a URL (see :func:`provider_from_url`). It also replaces the
-        ``async_provider`` of an earlier call.
+        ``async_provider`` of an earlier call. An async provider (``"postgresql+asyncpg://…"``) serves ``async def``
+        tasks only.
     :param async_provider: the same store for ``async def`` tasks. Without it they use ``provider`` in a worker thread.
     :param default_lock_at_most_for: for locks without a ``lock_at_most_for``; initially 10 minutes. None: every lock
         must have its own.
@@ -194,8 +197,6 @@ def _configure(given: Mapping[str, Any], create_schema: object = False) -> _Rest
 
 def _parse(name: str, value: Any) -> Any:
     match name:
-        case "provider" if value is _NONE:
-            return None
         case "provider" | "async_provider" if value is None:
             raise ConfigurationError(f"{name} is None. {NO_URL}")
         case "default_lock_at_most_for":
@@ -222,26 +223,12 @@ def _create_schema(settings: Settings) -> None:
         )
 
 
-def configure_store(store: LockProvider | AsyncLockProvider, **defaults: Any) -> _Restore:
-    """Call :func:`configure` with a provider of either kind. It replaces the configured providers of both kinds."""
-    if not is_async_provider(store):
-        return configure(cast(LockProvider, store), **defaults)
-    return configure(_NONE, async_provider=cast(AsyncLockProvider, store), **defaults)
-
-
 def reset() -> _Restore:
     """Restore the initial defaults: no provider, 10 minutes, no listeners except the log.
 
     Undoes every :func:`configure`. As a context manager, it restores the previous defaults at the end.
     """
     return _set(_DEFAULTS)
-
-
-def override(provider: LockProvider, async_provider: AsyncLockProvider, listeners: tuple[Listener, ...]) -> _Restore:
-    """Replace these defaults until the context is left; keep all other defaults. For tests."""
-    return replace(
-        process.settings, provider=provider, async_provider=async_provider, listeners=(log_listener, *listeners)
-    ).apply()
 
 
 def _checked_listeners(listeners: object) -> list[Listener]:

@@ -391,8 +391,8 @@ def test_an_elector_that_fails_ends_the_node(nodes: Nodes) -> None:
             ["--renew-deadline", "14s"],
             "unsafe: --renew-deadline (14s) must not be longer than --lease-duration × 90%",
         ),
-        (["--grace", "9s"], "--retry-period × 1.2 (2s400ms) must be shorter than --renew-deadline - --grace"),
-        (["--retry-period", "5s"], "--retry-period × 1.2 (6s) must be shorter than --renew-deadline - --grace"),
+        (["--grace", "9s"], "--retry-period × 1.2 (2.4s) must be shorter than --renew-deadline - --grace"),
+        (["--retry-period", "5s"], "--retry-period × 1.2 (6.0s) must be shorter than --renew-deadline - --grace"),
         (["--store", "memory://"], "locks in memory are private to this process"),
     ],
 )

@@ -477,7 +477,7 @@ ROWS: dict[str, dict[str, Row]] = {
             "an elector: `renew_deadline` longer than `lease_duration` × 90 % − 2 ms, or `retry_period` × "
             "1.2 not shorter than `renew_deadline`"
         ): [
-            Refused(lambda: elector(lease_duration="10s", renew_deadline="9.5s"), 'for example lease_duration="10s"'),
+            Refused(lambda: elector(lease_duration="10s", renew_deadline="9.5s"), 'for example lease_duration="15s"'),
             Refused(lambda: elector(lease_duration="10s", renew_deadline="5s", retry_period="5s"), "retry_period"),
         ],
         'an elector: a name that is no lock name, a `takeover` that is neither `"expired"` nor `"observed"`': [

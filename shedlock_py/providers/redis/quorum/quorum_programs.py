@@ -19,7 +19,6 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from datetime import datetime, timedelta
-from random import SystemRandom
 from typing import Any, ClassVar, NamedTuple
 
 from shedlock_py.errors import ConfigurationError, ProviderError
@@ -27,6 +26,7 @@ from shedlock_py.model.durations import Duration, in_milliseconds, parse_duratio
 from shedlock_py.model.lease import Claim, Lease
 from shedlock_py.model.record import ONCE, LockRecord
 from shedlock_py.model.request import LockRequest
+from shedlock_py.model.waiting import random
 from shedlock_py.providers.kit import (
     Check,
     Failure,
@@ -58,8 +58,6 @@ from shedlock_py.runtime.program import Program
 
 VOTE = timedelta(seconds=3)
 """How long a server reserves the lock for the claim that it voted for. It is longer than two broadcasts."""
-
-_random = SystemRandom()  # the module random would give the same numbers to all children that C code forks
 
 QuorumProgram = Program[QuorumCommand | Undo, Any, Any]
 IsSettled = Callable[[Sequence[Any]], bool]
@@ -351,4 +349,5 @@ class QuorumPrograms(StorePrograms):
 
 def _pause(number: int, at_most: float = 0.2) -> Pause:
     """Return a random pause, so that claims that collided do not collide again."""
-    return Pause(_random.uniform(0.002, min(0.005 * 2 ** min(number, 10), at_most)))
+    longest = min(0.005 * 2 ** min(number, 10), at_most)
+    return Pause(0.002 + random() * (longest - 0.002))
