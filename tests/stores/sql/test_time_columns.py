@@ -121,7 +121,9 @@ def test_i1_prune_keeps_a_lock_that_is_held_in_timestamp_by_another_zone(
         acquired(there, name, "1h")
         here = store.provider(table_name=table)
         for unused_for in ("0s", "1h", "47h"):
-            with pytest.raises(ConfigurationError, match=r"2 days or more, or .* \(locked_at must read as UTC\)") as refused:
+            with pytest.raises(
+                ConfigurationError, match=r"2 days or more, or .* \(locked_at must read as UTC\)"
+            ) as refused:
                 here.prune(unused_for)
         assert here.prune("2d") == 0
         assert record_of(there, name).is_held
