@@ -45,7 +45,9 @@ class SqlPrograms(SqlTables):
         if not self._is_prepared:
             yield from self._prepare(operation, request.name)
         read = self._sql.read_before_claim
-        check = None if read is None else FirstRead(read, partial(self._may_claim, operation, request, force))
+        check = None
+        if read is not None:
+            check = FirstRead(SqlCommand(read, values), partial(self._may_claim, operation, request, force))
         kind = ClaimKind.ACQUIRE
         if force:
             kind = ClaimKind.TAKE_OVER_ABSENT if before is None else ClaimKind.TAKE_OVER

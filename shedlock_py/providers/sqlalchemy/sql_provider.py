@@ -104,11 +104,9 @@ class SqlAlchemyLockProvider(_SqlProvider, ProgramProvider):
                 "this engine has an async driver: give an AsyncEngine to AsyncSqlAlchemyLockProvider"
             )
         url, sessions, programs_of = _parsed(engine_or_url, **options)
-        client: UserEngineClient | UrlClient
-        if isinstance(url, Engine):
-            client = UserEngineClient(url)
-        else:
-            client = UrlClient(parse_url(url, is_async=False), sessions)
+        client: UserEngineClient | UrlClient = (
+            UserEngineClient(url) if isinstance(url, Engine) else UrlClient(parse_url(url, is_async=False), sessions)
+        )
         super().__init__(programs_of(client), client)
 
     def verify(self, lease: Lease, connection: object) -> None:
@@ -154,11 +152,11 @@ class AsyncSqlAlchemyLockProvider(_SqlProvider, AsyncProgramProvider):
         if isinstance(engine_or_url, Engine):
             raise ConfigurationError("this is not an AsyncEngine: give it to SqlAlchemyLockProvider")
         url, sessions, programs_of = _parsed(engine_or_url, **options)
-        client: AsyncUserEngineClient | AsyncUrlClient
-        if isinstance(url, AsyncEngine):
-            client = AsyncUserEngineClient(url)
-        else:
-            client = AsyncUrlClient(parse_url(url, is_async=True), sessions)
+        client: AsyncUserEngineClient | AsyncUrlClient = (
+            AsyncUserEngineClient(url)
+            if isinstance(url, AsyncEngine)
+            else AsyncUrlClient(parse_url(url, is_async=True), sessions)
+        )
         super().__init__(programs_of(client), client)
 
     async def verify(self, lease: Lease, connection: object) -> None:

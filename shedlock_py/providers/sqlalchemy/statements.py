@@ -54,7 +54,7 @@ class SqlCommand(NamedTuple):
 class FirstRead(NamedTuple):
     """A read, and a function that decides on its row. If it returns False, the command ends with an empty reply."""
 
-    statement: Statement
+    command: SqlCommand
     passes: Callable[[Sequence[Any]], bool]
 
 
