@@ -253,11 +253,11 @@ def warning(table: str, columns: Sequence[str]) -> str:
 
 
 def prune_refusal(table: str, columns: Sequence[str]) -> ConfigurationError:
-    """Return the error for a prune by this session's zone, on MySQL or MariaDB: a lock of another zone may be held."""
+    """Return the error for a prune on MySQL or MariaDB that may delete a lock that another time zone holds."""
     return ConfigurationError(
-        f"prune: the times of table {table} are TIMESTAMP, and those of a session in another time zone differ by up to "
-        f"26 h, so a lock that is held may look unused: prune with unused_for of 2 days or more, or change the columns "
-        f"— {_ALTER}: {_mysql_remedy(table, columns)}"
+        f"prune: the times of table {table} are TIMESTAMP. A session in another time zone reads them up to 26 h earlier, "
+        f"so a held lock may look unused: prune with unused_for of 2 days or more, or change the columns — {_ALTER}: "
+        f"{_mysql_remedy(table, columns)}"
     )
 
 

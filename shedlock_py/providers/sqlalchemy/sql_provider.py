@@ -188,7 +188,7 @@ def _parsed(
 ) -> tuple[Any, Sessions, Callable[[Any], SqlPrograms]]:
     """Return the engine or the URL, without the provider's options, and the function that makes the client's programs.
 
-    The arguments are those of :class:`SqlOptions`.
+    :class:`SqlOptions` lists the options.
     """
     url, in_url = engine_or_url, dict[str, str]()
     if isinstance(url, str):
