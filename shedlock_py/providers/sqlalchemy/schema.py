@@ -256,8 +256,8 @@ def prune_refusal(table: str, columns: Sequence[str]) -> ConfigurationError:
     """Return the error for a prune on MySQL or MariaDB that may delete a lock that another time zone holds."""
     return ConfigurationError(
         f"prune: the times of table {table} are TIMESTAMP. A session in another time zone reads them up to 26 h "
-        f"earlier, so a held lock may look unused: prune with unused_for of 2 days or more, or change the columns — {_ALTER}: "
-        f"{_mysql_remedy(table, columns)}"
+        f"earlier, so a held lock may look unused: prune with unused_for of 2 days or more, or change the columns — "
+        f"{_ALTER}: {_mysql_remedy(table, columns)}"
     )
 
 
