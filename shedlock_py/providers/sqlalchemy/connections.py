@@ -7,7 +7,6 @@ back every acquire.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from contextlib import suppress
 from typing import Any
 from weakref import WeakKeyDictionary, WeakSet, ref
@@ -34,7 +33,7 @@ from shedlock_py.providers.sqlalchemy.sqlite_files import (
     require_usable,
     watch_files,
 )
-from shedlock_py.providers.sqlalchemy.statements import SqlCommand, SqlReply, Statement
+from shedlock_py.providers.sqlalchemy.statements import SqlCommand, SqlReply
 from shedlock_py.providers.sqlalchemy.watchdog import WATCHDOG, Opening, Watchdog, current_opening, watch
 from shedlock_py.runtime.process import OwningProcess, before_fork, is_from_signal, monotonic
 
@@ -73,8 +72,8 @@ class SqlConnections:
                 watchdog.set(until)
             reply = SqlReply()
             check = command.check
-            if check is None or check.passes(self._perform(connection, check.statement, command.values, until).rows[0]):
-                reply = self._perform(connection, command.statement, command.values, until)
+            if check is None or check.passes(self._perform(connection, check.command, until).rows[0]):
+                reply = self._perform(connection, command, until)
             if self._path is not None and not has_file_of_path(connection):
                 raise FileReplaced("the file was replaced by another one meanwhile")
             pooled.is_good = True
@@ -94,19 +93,14 @@ class SqlConnections:
             if watchdog is not None and watchdog.call_off():
                 pooled.is_good = False  # the reply arrived just when the watchdog ended the connection
 
-    def _perform(
-        self,
-        connection: PoolProxiedConnection,
-        statement: Statement,
-        values: Mapping[str, object],
-        until: float | None,
-    ) -> SqlReply:
+    def _perform(self, connection: PoolProxiedConnection, command: SqlCommand, until: float | None) -> SqlReply:
         warnings = None
         if self._is_postgres:
             warnings = connection.info.get(_WARNINGS)
             if warnings is None:
                 warnings = connection.info[_WARNINGS] = listen_for_warnings(self._driver_of(connection))
             warnings.is_unconfirmed = False  # an earlier warning was for a statement of the application
+        statement, values = command.statement, command.values
         names = statement.names
         cursor = connection.cursor()
         try:
@@ -206,8 +200,6 @@ class UserConnections(SqlConnections):
         super().__init__(engine)
         self._outdated_at = 0.0
         """Connections that were opened before this moment are not used again."""
-        self.waiting: set[object] = set()
-        """An object for each command that waits for a connection."""
         _listen_for_openings(engine)
 
     def execute_one(self, command: SqlCommand) -> SqlReply:
@@ -233,7 +225,6 @@ class UserConnections(SqlConnections):
         if self._path is not None:
             counts = [getattr(inherited, count, int)() for count in ("checkedin", "checkedout")]
             require_usable(self._path, is_inherited=any(counts))
-        self.waiting.add(waits := object())
         try:
             connection = self.engine.raw_connection()
             for _ in range(_MOST_REPLACED):
@@ -246,19 +237,11 @@ class UserConnections(SqlConnections):
             if is_from_signal(error):
                 raise
             raise NotSent from translated_at_connect(error, self.engine.dialect)
-        finally:
-            self.waiting.discard(waits)
 
-    def _perform(
-        self,
-        connection: PoolProxiedConnection,
-        statement: Statement,
-        values: Mapping[str, object],
-        until: float | None,
-    ) -> SqlReply:
+    def _perform(self, connection: PoolProxiedConnection, command: SqlCommand, until: float | None) -> SqlReply:
         if not self._is_postgres:
             try:
-                reply = super()._perform(connection, statement, values, until)
+                reply = super()._perform(connection, command, until)
                 connection.commit()
             except self.engine.dialect.loaded_dbapi.Error:
                 # An exception from a signal handler does not get here: a rollback would first wait for the reply.
@@ -271,7 +254,7 @@ class UserConnections(SqlConnections):
             connection.rollback()  # a listener of the application may have begun a transaction
             driver.autocommit = True
             connection.info[_SWITCHED] = True
-        return super()._perform(connection, statement, values, until)
+        return super()._perform(connection, command, until)
 
     def _give_back(self, pooled: PooledConnection[PoolProxiedConnection]) -> None:
         connection = pooled.connection
