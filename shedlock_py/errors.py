@@ -65,6 +65,10 @@ class ProviderUnreachable(ProviderError):
     The operation may or may not have happened. The task did not run; the next call tries again.
     """
 
+    locked_by: str | None = None
+    """Holder and claim id of an acquire that may have been granted, as in its lock record. None if the provider does
+    not report it."""
+
 
 class LeaseError(ShedLockError):
     """Base of the errors about a lease."""

@@ -197,8 +197,7 @@ class RunMissed(LockEvent):
     fire_time: datetime | None
     reason: MissReason
     details: str = ""
-    """More about the reason, for people to read.
-"""
+    """More about the reason, for people to read."""
 
 
 @dataclass(frozen=True)
@@ -213,8 +212,7 @@ class RunRecovered(LockEvent):
     fire_time: datetime | None
     former_holder: str
     recoveries: int
-    """How often this fire time was recovered, including this time.
-"""
+    """How often this fire time was recovered, including this time."""
 
 
 @dataclass(frozen=True)
@@ -227,11 +225,9 @@ class OperatorActed(LockEvent):
 
     action: OperatorAction
     by: str
-    """The operator, as far as the page knows.
-"""
+    """The operator, as far as the page knows."""
     details: str
-    """The change, for people to read.
-"""
+    """The change, for people to read."""
 
 
 @dataclass(frozen=True)

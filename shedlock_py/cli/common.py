@@ -16,11 +16,11 @@ import click
 from click.core import ParameterSource
 
 from shedlock_py.errors import ConfigurationError
-from shedlock_py.events import logger
+from shedlock_py.events import Listener, log_listener, logger
 from shedlock_py.model.durations import parse_duration
 from shedlock_py.operators.display import one_line as one_line
 from shedlock_py.operators.display import printable as printable
-from shedlock_py.provider import LockProvider, require_file
+from shedlock_py.provider import LockProvider, can, require_file
 from shedlock_py.settings.lookup import sync_provider
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -80,12 +80,45 @@ json_option = option("--json", "as_json", is_flag=True, help="Print JSON.")
 
 
 @contextmanager
-def open_store(store: str | None, *, may_be_missing: bool = False) -> Iterator[LockProvider]:
+def usage_errors(ctx: click.Context, before: str = "") -> Iterator[None]:
+    """Report a value that cannot work as wrong usage.
+
+    :param before: the first words of the message.
+    """
+    try:
+        yield
+    except ConfigurationError as error:
+        raise click.UsageError(f"{before}{error}", ctx) from error
+
+
+@contextmanager
+def unix_command(ctx: click.Context, instead: str) -> Iterator[tuple[Listener, ...]]:
+    """Refuse this command on Windows. Exit with the code of shells if its program cannot be started.
+
+    Yield the listeners that ``--debug`` adds.
+
+    :param instead: what to do on Windows.
+    """
+    if not hasattr(os, "posix_spawn"):
+        raise ConfigurationError(f"shedlock {ctx.info_name} needs Linux, macOS or another Unix; here, {instead}")
+    from shedlock_py.cli.child import CannotStart  # late: it names signals that Windows lacks
+
+    try:
+        yield (log_listener,) if ctx.find_root().params.get("debug") else ()
+    except CannotStart as error:
+        fail(str(error), error.code)
+
+
+@contextmanager
+def open_store(
+    store: str | None, *, may_be_missing: bool = False, must_be_shared: bool = False
+) -> Iterator[LockProvider]:
     """Open the provider at ``store``, and close it at the end.
 
     :param may_be_missing: accept a missing SQLite file. Otherwise it is an error, because SQLite would create the file
         of a mistyped path.
-    :raises ConfigurationError: ``store`` names no provider.
+    :param must_be_shared: refuse locks that only this process has.
+    :raises ConfigurationError: ``store`` names no provider, or a provider with locks that only this process has.
     :raises ProviderError: the SQLite file is missing.
     """
     store = given_store(store)
@@ -98,6 +131,10 @@ def open_store(store: str | None, *, may_be_missing: bool = False) -> Iterator[L
     try:
         if store.partition("://")[0].partition("+")[0].lower() == "sqlite" and not may_be_missing:
             require_file(provider)
+        if must_be_shared and not getattr(provider, "is_shared", True):
+            raise ConfigurationError(
+                "locks in memory are private to this process, so they lock nothing here; use sqlite:///file"
+            )
         yield provider
     finally:
         try:
@@ -106,26 +143,35 @@ def open_store(store: str | None, *, may_be_missing: bool = False) -> Iterator[L
             logger.warning("the store could not be closed: %s", one_line(error))
 
 
+def able(provider: LockProvider, method: str, cannot: str) -> Any:
+    """Return ``provider`` if it has the optional method ``method``.
+
+    :param cannot: what it cannot do without that method, for the message.
+    :raises ConfigurationError: the provider lacks the method.
+    """
+    if not can(provider, method):
+        raise ConfigurationError(f"{provider!r} {cannot}: it has no {method}()")
+    return provider
+
+
+def able_to_forget(provider: LockProvider) -> Any:
+    return able(provider, "forget_fire_time", "cannot forget a fire time")
+
+
 def given_store(store: str | None) -> str:
     """Return the store of this command, as text.
 
+    A program that embeds the command line, such as Django, has a store. Only ``--store`` replaces it: the environment
+    variable does not, because the program's guards do not read it either.
+
     :raises ConfigurationError: no store is given.
     """
-    store = (_default_store() or store or "").strip()
+    context = click.get_current_context(silent=True)
+    if context is not None and context.get_parameter_source("store") is not ParameterSource.COMMANDLINE:
+        store = context.obj or store
+    store = (store or "").strip()
     if not store:
         raise ConfigurationError("no store: give --store URL or set SHEDLOCK_STORE, for example sqlite:///locks.db")
-    return store
-
-
-def _default_store() -> str | None:
-    """Return the store of a program that embeds the command line, such as Django. None if ``--store`` decides.
-
-    Such a program ignores the environment variable, because its guards do not read the variable either.
-    """
-    context = click.get_current_context(silent=True)
-    if context is None or context.get_parameter_source("store") is ParameterSource.COMMANDLINE:
-        return None
-    store: str | None = context.obj
     return store
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import socket
 import sys
 import threading
@@ -16,8 +15,6 @@ from shedlock_py.cli.listening import listening
 from shedlock_py.election.elector import LeaderElector
 
 LOOPBACK = "127.0.0.1"
-SECONDS = 5.0
-"""Time limit for a client to send its request."""
 MOST_CONNECTIONS = 32
 """One more connection closes the oldest connection, because this node needs its file descriptors to lead."""
 ACCEPT_PAUSE = 0.1
@@ -32,18 +29,12 @@ def served(elector: LeaderElector, host: str | None, port: int) -> Iterator[None
         server_version, sys_version = "shedlock", ""
 
         def do_GET(self) -> None:
-            is_leader = elector.is_leader()  # computed per request, because a stored flag could be outdated
-            states = {"/": elector.takes_part, "/leader": is_leader}
+            # Computed for each request, because a stored flag could be outdated.
+            states = {"/": elector.takes_part, "/leader": elector.is_leader()}
             path = self.path.partition("?")[0]
-            code = 404 if path not in states else 200 if states[path] else 503
-            body = {"election": elector.name, "holder": elector.holder, "leads": is_leader, "term": elector.term}
-            text = f"{json.dumps(body)}\n".encode()
-            self.send_response(code)
-            self.send_header("Content-Type", "application/json")
-            self.send_header("Content-Length", str(len(text)))
+            self.send_response(404 if path not in states else 200 if states[path] else 503)
+            self.send_header("Content-Length", "0")
             self.end_headers()
-            if self.command != "HEAD":
-                self.wfile.write(text)
 
         do_HEAD = do_GET
 
@@ -54,8 +45,6 @@ def served(elector: LeaderElector, host: str | None, port: int) -> Iterator[None
     """Oldest first. A list's append(), pop() and remove() are atomic."""
 
     class Server(ThreadingHTTPServer):
-        daemon_threads = True
-
         def get_request(self) -> tuple[socket.socket, Any]:
             try:
                 return super().get_request()
@@ -65,21 +54,15 @@ def served(elector: LeaderElector, host: str | None, port: int) -> Iterator[None
 
         def process_request(self, request: Any, client_address: Any) -> None:
             if len(connections) >= MOST_CONNECTIONS:
-                _end(connections.pop(0))
+                with suppress(OSError):  # the connection has just ended
+                    connections.pop(0).shutdown(socket.SHUT_RDWR)
             connections.append(request)
             super().process_request(request, client_address)
 
-        def process_request_thread(self, request: Any, client_address: Any) -> None:
-            """Serve the client, with one time limit for its whole request."""
-            limit = threading.Timer(SECONDS, _end, [request])
-            limit.daemon = True
-            try:
-                limit.start()
-                super().process_request_thread(request, client_address)
-            finally:
-                limit.cancel()
-                with suppress(ValueError):  # process_request() has removed it as the oldest
-                    connections.remove(request)
+        def shutdown_request(self, request: Any) -> None:
+            with suppress(ValueError):  # process_request() has removed it as the oldest
+                connections.remove(request)
+            super().shutdown_request(request)
 
         def handle_error(self, request: Any, client_address: Any) -> None:
             """Write nothing about a client that is gone. A load balancer's check may reset its connection."""
@@ -96,8 +79,3 @@ def served(elector: LeaderElector, host: str | None, port: int) -> Iterator[None
     finally:
         server.shutdown()
         server.server_close()
-
-
-def _end(connection: socket.socket) -> None:
-    with suppress(OSError):  # the connection has just ended
-        connection.shutdown(socket.SHUT_RDWR)

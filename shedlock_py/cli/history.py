@@ -13,6 +13,7 @@ from shedlock_py.cli import tables
 from shedlock_py.cli.common import (
     NO,
     OK,
+    able,
     duration_option,
     json_option,
     note,
@@ -23,19 +24,16 @@ from shedlock_py.cli.common import (
     store_option,
 )
 from shedlock_py.cli.names import name_argument, prefix_argument, record_or_fail
-from shedlock_py.errors import ConfigurationError
 from shedlock_py.model.overdue import DOCTOR, TROUBLES, Punctuality, punctuality, recent_runs
 from shedlock_py.model.record import LockRecord
 from shedlock_py.model.run import MOST_RUNS, Run
 from shedlock_py.operators import display
-from shedlock_py.provider import LockProvider, can
+from shedlock_py.provider import LockProvider
 
 
 def _keeping(provider: LockProvider) -> Any:
     """Return ``provider`` if it can have run history. A provider that is opened without it fails at the first read."""
-    if not can(provider, "runs"):
-        raise ConfigurationError(f"{provider!r} keeps no run history: it has no runs()")
-    return provider
+    return able(provider, "runs", "keeps no run history")
 
 
 @click.command()

@@ -2,22 +2,29 @@
 
 from __future__ import annotations
 
-import os
 import sys
-from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
 import click
 
-from shedlock_py.cli.common import RunCommand, duration_option, fail, one_line, open_store, option, store_option, warn
+from shedlock_py.cli.common import (
+    RunCommand,
+    duration_option,
+    one_line,
+    open_store,
+    option,
+    store_option,
+    unix_command,
+    usage_errors,
+    warn,
+)
 from shedlock_py.cli.names import name_argument
 from shedlock_py.election.elector import LeaderElector
 from shedlock_py.election.settings import ElectionDurations, Takeover
-from shedlock_py.errors import ConfigurationError, ProviderUnreachable
-from shedlock_py.events import log_listener
+from shedlock_py.errors import ProviderUnreachable
 from shedlock_py.provider import LockProvider
 from shedlock_py.settings.defaults import Settings
 from shedlock_py.settings.off_switch import is_active
@@ -123,19 +130,15 @@ def lead(
       127  COMMAND was not found
       128+N  signal N came while this node was standing by
     """
-    if not hasattr(os, "posix_spawn"):
-        raise ConfigurationError("shedlock lead needs Linux, macOS or another Unix; here, use LeaderElector in Python")
-    with _mistakes_of(ctx):
+    with usage_errors(ctx):
         durations = durations_of(lease_duration, renew_deadline, retry_period, grace)
-    from shedlock_py.cli.child import CannotStart  # late: these modules name signals that Windows lacks
-    from shedlock_py.cli.leading import Leading
+    with unix_command(ctx, "use LeaderElector in Python") as debug:
+        from shedlock_py.cli.leading import Leading  # late: it names signals that Windows lacks
 
-    debug = (log_listener,) if ctx.find_root().params.get("debug") else ()
-    try:
         leading = Leading(name, command, grace=durations.grace, on_exit=on_exit)
         with _open(store) as provider:
             Settings(listeners=(leading.messages.put, *debug)).apply()
-            with _mistakes_of(ctx):
+            with usage_errors(ctx):
                 elector = LeaderElector(
                     provider, name, lease_duration=durations.lease_duration, renew_deadline=durations.renew_deadline,
                     retry_period=durations.retry_period, holder=holder or None, takeover=takeover,
@@ -143,8 +146,6 @@ def lead(
             _check(provider, name)
             with _health(elector, health_host, health_port):
                 code = leading.run(elector)
-    except CannotStart as error:
-        fail(str(error), error.code)
     sys.exit(code)
 
 
@@ -161,29 +162,13 @@ def durations_of(
     return durations
 
 
-@contextmanager
-def _mistakes_of(ctx: click.Context) -> Iterator[None]:
-    """Report a setting that cannot work as wrong usage."""
-    try:
-        yield
-    except ConfigurationError as error:
-        raise click.UsageError(str(error), ctx) from error
-
-
-@contextmanager
-def _open(store: str | None) -> Iterator[LockProvider]:
+def _open(store: str | None) -> AbstractContextManager[LockProvider]:
     """Open the provider of the election. While locking is switched off, this node is alone and leads at once."""
-    if not is_active():
-        from shedlock_py.providers.memory import InMemoryLockProvider  # late: for a developer's machine only
+    if is_active():
+        return open_store(store, must_be_shared=True)
+    from shedlock_py.providers.memory import InMemoryLockProvider  # late: for a developer's machine only
 
-        yield InMemoryLockProvider()
-        return
-    with open_store(store) as provider:
-        if not getattr(provider, "is_shared", True):
-            raise ConfigurationError(
-                "locks in memory are private to this process, so each node would lead; use sqlite:///file"
-            )
-        yield provider
+    return nullcontext(InMemoryLockProvider())
 
 
 def _check(provider: LockProvider, name: str) -> None:

@@ -7,13 +7,14 @@ from collections.abc import Sequence
 from dataclasses import replace
 from datetime import timedelta
 from shlex import quote
-from typing import Any, cast
+from typing import Any
 
 import click
 
 from shedlock_py.cli.common import (
     NO,
     USAGE,
+    able_to_forget,
     duration_option,
     fail,
     is_terminal,
@@ -28,20 +29,18 @@ from shedlock_py.cli.common import (
 from shedlock_py.cli.names import name_argument, record_or_fail
 from shedlock_py.election.demotion import Demotion, leader_of
 from shedlock_py.election.settings import ElectionDurations
-from shedlock_py.errors import ConfigurationError
 from shedlock_py.model.record import ONCE, LockRecord, names_to_prune
 from shedlock_py.operators.changes import prune_as_listed, read_at
 from shedlock_py.operators.display import (
     age,
     counted,
-    demoted_leader,
     holder_of,
     in_words,
     local_iso,
     pause_in_words,
     utc,
+    why_no_leader,
 )
-from shedlock_py.provider import can
 from shedlock_py.providers.kit import given_back
 
 
@@ -54,9 +53,8 @@ from shedlock_py.providers.kit import given_back
     help="Forget the newest fire time, even if the lock is free. This helps if a replica with a wrong clock set a fire "
     "time in the future.",
 )
-@click.option("--yes", is_flag=True, help="Let --force free a paused lock without a question.")
 @store_option
-def release(name: str, force: bool, forget_fire_time: bool, yes: bool, store: str | None) -> None:
+def release(name: str, force: bool, forget_fire_time: bool, store: str | None) -> None:
     """Free a lock whose holder is dead. Exits 1 if nobody holds it.
 
     If the task still runs, it goes on, and a second task can start beside it. For a paused job, use shedlock resume.
@@ -64,19 +62,16 @@ def release(name: str, force: bool, forget_fire_time: bool, yes: bool, store: st
     --forget-fire-time lets the next run take place, even for a fire time that already ran. It needs no --force if the
     lock is free.
 
-    Exits 64 if --force is missing, or --yes for a paused lock.
+    Exits 64 if --force is missing, or the job is paused.
     """
     with open_store(store) as opened:
-        provider: Any = opened
-        if forget_fire_time and not can(provider, "forget_fire_time"):
-            raise ConfigurationError(f"{provider!r} cannot forget a fire time: it has no forget_fire_time()")
+        provider: Any = able_to_forget(opened) if forget_fire_time else opened
         record = record_or_fail(provider, name)
         if not record.is_held and not forget_fire_time:
             fail(f"lock {name!r} is not held; {holder_of(record)} had it last", NO)
         who = f"{holder_of(record)} for {in_words(age(record))}"
-        if record.is_paused and not (force and (yes or _is_sure(record))):
-            ways = f"end the pause with: shedlock resume {quote(name)}; or free it with --force --yes"
-            fail(f"lock {name!r} is {pause_in_words(record)}; {ways}", USAGE)
+        if record.is_paused:
+            fail(f"lock {name!r} is {pause_in_words(record)}; end it with: shedlock resume {quote(name)}", USAGE)
         if record.is_held and not force:
             fail(
                 f"lock {name!r} is held by {who}, for another {in_words(record.remaining)} at most; its task may still "
@@ -98,12 +93,6 @@ def release(name: str, force: bool, forget_fire_time: bool, yes: bool, store: st
         click.echo(f"the last fire time of lock {name!r} is forgotten{was}")
     elif forget_fire_time:
         fail(f"lock {name!r} has no fire time to forget", NO)
-
-
-def _is_sure(record: LockRecord) -> bool:
-    """Return whether the operator confirms freeing a paused lock. False without a terminal."""
-    question = f"lock {record.name!r} is {pause_in_words(record)}. Jobs start again at once. Free it?"
-    return is_terminal(sys.stdin) and click.confirm(question, err=True)
 
 
 @click.command(short_help="Delete records of unused locks.")
@@ -128,10 +117,9 @@ def prune(unused_for: timedelta, finished: bool, dry_run: bool, yes: bool, store
     Jobs are not harmed: their next run makes a new record. But their last fire times are forgotten. Do not prune a
     table that ShedLock for Java also uses: it makes no new record until it is restarted.
     """
-    with open_store(store) as provider:
+    with open_store(store) as opened:
+        provider: Any = able_to_forget(opened) if finished else opened
         records = provider.records()
-        if finished and not can(provider, "forget_fire_time"):
-            raise ConfigurationError(f"{provider!r} cannot forget a fire time: it has no forget_fire_time()")
         keys = _old_keys(records, unused_for) if finished else []
         names = sorted([*names_to_prune(records, unused_for), *(key.name for key in keys)])
         if not as_json:
@@ -142,7 +130,7 @@ def prune(unused_for: timedelta, finished: bool, dry_run: bool, yes: bool, store
             if not (yes or as_json or _is_agreed(len(names))):
                 fail("nothing was deleted", NO)
             for key in keys:  # without that fire time, the record is pruned like other records
-                cast(Any, provider).forget_fire_time(key.name, key)
+                provider.forget_fire_time(key.name, key)
             number = prune_as_listed(provider, unused_for, read_at(records))
     if as_json:
         print_json({"deleted": number, "names": names})
@@ -205,24 +193,12 @@ def leader(name: str, store: str | None, as_json: bool) -> None:
         })  # fmt: skip
         sys.exit(0 if leading else NO)
     if leading is None:
-        fail(f"nobody leads in {name!r}{_why(record)}", NO)
+        fail(f"nobody leads in {name!r}: {why_no_leader(record)}", NO)
     click.echo(
         f"{printable(leading.holder)} leads in {printable(name)!r} since {local_iso(leading.locked_at)} "
         f"({in_words(age(leading))}), term {leading.fencing_token}; its lease ends in {in_words(leading.remaining)} "
         f"unless renewed"
     )
-
-
-def _why(record: LockRecord | None) -> str:
-    if record is None:
-        return ", and nobody ever led"
-    demoted = demoted_leader(record)
-    if record.pause is not None:
-        until = f"until {local_iso(record.lock_until)}"
-        return f": it is {printable(record.holder)}, {until}" if record.is_held else f"; it was paused {until}"
-    if record.is_held and demoted is not None:
-        return f": {demoted} was demoted, the next can lead in {in_words(record.remaining)}"
-    return f"; {holder_of(record)} led until {local_iso(record.lock_until)}"
 
 
 @click.command()

@@ -11,8 +11,7 @@ from contextlib import suppress
 import click
 from click.shell_completion import CompletionItem
 
-from shedlock_py.cli.common import NO, fail, open_store
-from shedlock_py.errors import ConfigurationError
+from shedlock_py.cli.common import NO, fail, open_store, usage_errors
 from shedlock_py.model.record import LockRecord
 from shedlock_py.model.request import validate_name, validate_prefix
 from shedlock_py.provider import LockProvider
@@ -38,10 +37,8 @@ def _valid(validate: Callable[[object], str]) -> Callable[[click.Context, click.
     """Return the callback of an argument that ``validate`` checks."""
 
     def callback(ctx: click.Context, param: click.Parameter, value: str) -> str:
-        try:
+        with usage_errors(ctx):
             return value if ctx.resilient_parsing else validate(value)
-        except ConfigurationError as error:
-            raise click.UsageError(str(error), ctx) from error
 
     return callback
 

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from contextlib import nullcontext
 from datetime import timedelta
 from shlex import quote
+from typing import Any
 
 import click
 
@@ -14,20 +14,21 @@ from shedlock_py.cli.common import (
     NO,
     NOT_DONE,
     RunCommand,
+    able_to_forget,
     duration_option,
     fail,
     grace_option,
     holder_option,
     open_store,
     store_option,
+    unix_command,
+    usage_errors,
 )
 from shedlock_py.cli.names import key_argument, record_or_fail
-from shedlock_py.errors import ConfigurationError, TaskNotDone
-from shedlock_py.events import log_listener
+from shedlock_py.errors import TaskNotDone
 from shedlock_py.model.record import ONCE
 from shedlock_py.model.request import LockRequest
 from shedlock_py.operators.display import holder_of, in_words
-from shedlock_py.provider import LockProvider, can
 from shedlock_py.settings.defaults import Settings
 from shedlock_py.settings.off_switch import is_active
 
@@ -91,47 +92,34 @@ def once(
         if command:
             raise click.UsageError("--forget runs no command", ctx)
         with open_store(store) as provider:
-            _forget(provider, name, ctx)
+            _forget(able_to_forget(provider), name, ctx)
         return
-    if not hasattr(os, "posix_spawn"):
-        raise ConfigurationError("shedlock once needs Linux, macOS or another Unix; here, call run_once() in Python")
     from shedlock_py.guard.once import refuse_unfilled  # late: --forget does not need it
 
-    try:
+    with usage_errors(ctx):
         refuse_unfilled(name)
         request = LockRequest(name, at_most, 0, holder or None, fire_time=ONCE)
-    except ConfigurationError as error:
-        raise click.UsageError(str(error), ctx) from error
-    from shedlock_py.cli.child import CannotStart  # late: these modules name signals that Windows lacks
-    from shedlock_py.cli.guarded import GuardedOnce
+    with unix_command(ctx, "call run_once() in Python") as debug:
+        from shedlock_py.cli.guarded import GuardedOnce  # late: it names signals that Windows lacks
 
-    debug = (log_listener,) if ctx.find_root().params.get("debug") else ()
-    try:
         guarded = GuardedOnce(request, command, keep_alive=True, grace=grace)
-        with open_store(store) if is_active() else nullcontext() as opened:
-            if not getattr(opened, "is_shared", True):
-                raise ConfigurationError(
-                    "locks in memory are private to this process, so they lock nothing here; use sqlite:///file"
-                )
+        with open_store(store, must_be_shared=True) if is_active() else nullcontext() as opened:
             Settings(listeners=(guarded.messages.put, *debug), holder=holder or None).apply()
-            code = guarded.run(opened, wait)
+            try:
+                code = guarded.run(opened, wait)
+            except TaskNotDone as error:
+                fail(str(error), NOT_DONE)
             assert isinstance(code, int)  # run_once() never skips
-    except CannotStart as error:
-        fail(str(error), error.code)
-    except TaskNotDone as error:
-        fail(str(error), NOT_DONE)
     sys.exit(code)
 
 
-def _forget(provider: LockProvider, key: str, ctx: click.Context) -> None:
-    if not can(provider, "forget_fire_time"):
-        raise ConfigurationError(f"{provider!r} cannot forget a fire time: it has no forget_fire_time()")
+def _forget(provider: Any, key: str, ctx: click.Context) -> None:
     record = record_or_fail(provider, key)
     if record.last_fire_time != ONCE:
         fail(f"{key!r} is not done and does not run: there is nothing to forget", NO)
     if record.is_held:
         held = f"{holder_of(record)} has {key!r} for another {in_words(record.remaining)} unless extended"
         raise click.UsageError(f"{held}: wait until it ends", ctx)
-    if not provider.forget_fire_time(key, record):  # type: ignore[attr-defined]  # looked up above
+    if not provider.forget_fire_time(key, record):
         fail(f"{key!r} has changed meanwhile: nothing was forgotten; see: shedlock show {quote(key)}", NO)
     click.echo(f"{key!r} can run again; {holder_of(record)} had it last")

@@ -8,12 +8,11 @@ from typing import Any
 
 import click
 
-from shedlock_py.cli.common import NO, duration_option, fail, open_store, option, store_option, warn
+from shedlock_py.cli.common import NO, able, duration_option, fail, open_store, option, store_option, usage_errors, warn
 from shedlock_py.cli.names import name_argument, record_or_fail, similar_names
-from shedlock_py.errors import ConfigurationError
 from shedlock_py.model.record import LockRecord, Pause
 from shedlock_py.operators.display import holder_of, pause_in_words, running_in_words
-from shedlock_py.provider import LockProvider, can
+from shedlock_py.provider import LockProvider
 
 PROGRESS = timedelta(seconds=10)
 """The least time between two reports of a wait about another holder."""
@@ -31,13 +30,9 @@ def pause(ctx: click.Context, name: str, for_: timedelta, why: str, wait: timede
 
     Does not stop a job that runs; --wait waits until it ends. The pause ends by itself, or with shedlock resume.
     """
-    try:
+    with usage_errors(ctx, "--why: "):
         Pause.validated("operator", why)
-    except ConfigurationError as error:
-        raise click.UsageError(f"--why: {error}", ctx) from error
-    with open_store(store) as provider:
-        if not getattr(provider, "is_shared", True):
-            raise ConfigurationError("locks in memory are private to this process: nothing would be paused")
+    with open_store(store, must_be_shared=True) as provider:
         before = _able(provider).record(name)
         if before is None:
             warn(f"the store had no lock {name!r} until now; {similar_names(provider, name)}")
@@ -50,9 +45,7 @@ def pause(ctx: click.Context, name: str, for_: timedelta, why: str, wait: timede
 
 
 def _able(provider: LockProvider) -> Any:
-    if not can(provider, "pause"):
-        raise ConfigurationError(f"{provider!r} cannot pause a lock: it has no pause()")
-    return provider
+    return able(provider, "pause", "cannot pause a lock")
 
 
 def _pause(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from contextlib import nullcontext, suppress
 from datetime import timedelta
@@ -14,7 +13,6 @@ from click.core import ParameterSource
 from shedlock_py.cli.common import (
     RunCommand,
     duration_option,
-    fail,
     grace_option,
     holder_option,
     is_terminal,
@@ -22,11 +20,12 @@ from shedlock_py.cli.common import (
     option,
     printable,
     store_option,
+    unix_command,
+    usage_errors,
     warn,
 )
 from shedlock_py.cli.names import name_argument
 from shedlock_py.errors import ConfigurationError
-from shedlock_py.events import log_listener
 from shedlock_py.guard.skips import Skipped
 from shedlock_py.model.durations import LONGEST
 from shedlock_py.model.lease import MOST_RECOVERIES
@@ -167,10 +166,6 @@ def run(
       127  COMMAND was not found
       128+N  signal N came before COMMAND started
     """
-    if not hasattr(os, "posix_spawn"):
-        raise ConfigurationError(
-            "shedlock run needs Linux, macOS or another Unix; here, guard a Python function with @scheduler_lock"
-        )
     options = LockOptions(expected_every=expected_every, once_per=once_per)
     if keep_alive_for is not None:
         if not keep_alive and ctx.get_parameter_source("keep_alive") is ParameterSource.COMMANDLINE:
@@ -179,32 +174,22 @@ def run(
     if recover and (once_per is None or not keep_alive):
         missing = "--once-per" if once_per is None else "--keep-alive"
         raise click.UsageError(f"--recover needs {missing}, too", ctx)
-    try:
+    with usage_errors(ctx):
         check_keep_alive_limit(keep_alive, at_most, ("--keep-alive-for", "--at-most"))
         at_most = at_most if is_active() else LONGEST
         check_hold_times(at_most, at_least, ("--at-most", "--at-least"))
         request = options.for_a_run(LockRequest(name, at_most, at_least, holder or None))
-    except ConfigurationError as error:
-        raise click.UsageError(str(error), ctx) from error
-    from shedlock_py.cli.child import CannotStart  # late: these modules name signals that Windows lacks
-    from shedlock_py.cli.guarded import Guarded
+    with unix_command(ctx, "guard a Python function with @scheduler_lock") as debug:
+        from shedlock_py.cli.guarded import Guarded  # late: it names signals that Windows lacks
 
-    debug = (log_listener,) if ctx.find_root().params.get("debug") else ()
-    try:
         most = max_recoveries if recover else 0
         guarded = Guarded(request, command, keep_alive=keep_alive, grace=grace, max_recoveries=most)
-        with open_store(store) if is_active() else nullcontext() as provider:
-            if not getattr(provider, "is_shared", True):
-                raise ConfigurationError(
-                    "locks in memory are private to this process, so they lock nothing here; use sqlite:///file"
-                )
+        with open_store(store, must_be_shared=True) if is_active() else nullcontext() as provider:
             # After open_store(): --store may name a module of the application that calls configure().
             Settings(listeners=(guarded.messages.put, *debug)).apply()
             done = guarded.run(provider, wait)
             if isinstance(done, Skipped) and (verbose or is_terminal(sys.stderr)):
                 warn(_reason(done, provider))
-    except CannotStart as error:
-        fail(str(error), error.code)
     sys.exit(skip_exit_code if isinstance(done, Skipped) else done)
 
 

@@ -116,10 +116,10 @@ def show(name: str, store: str | None, as_json: bool) -> None:
 
 
 def _lines(record: LockRecord) -> list[tuple[str, str]]:
-    demoted, left = display.demoted_leader(record), display.in_words(record.remaining)
+    left = display.in_words(record.remaining)
     state = f"held, for another {left}" if record.is_held else display.state_of(record)
-    if record.is_held and demoted is not None:
-        state = f"nobody leads: {demoted} was demoted, the next election is in {left}"
+    if display.state_of(record) == "demoted":
+        state = f"nobody leads: {display.why_no_leader(record)}"
     pause = record.pause if record.is_paused else None
     paused = []
     if pause is not None:

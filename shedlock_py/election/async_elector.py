@@ -125,7 +125,7 @@ class AsyncLeaderElector(Elector):
         former = await self.leader()
         if former is None:
             return False
-        request = Demotion(former.holder, pause).request(self.name, self._settings.renew_deadline)
+        request = Demotion(former.holder, pause).request(self.name, self._settings.durations.renew_deadline)
         await self._provider.take_over(request, former)
         return True
 

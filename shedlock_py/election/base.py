@@ -8,7 +8,6 @@ from collections.abc import Callable, Coroutine, Iterable
 from contextvars import ContextVar
 from dataclasses import dataclass
 from datetime import timedelta
-from random import SystemRandom
 from typing import Any, ParamSpec, Protocol, TypeVar, cast, overload
 
 from shedlock_py.election.program import Election, Intent, Term
@@ -20,15 +19,13 @@ from shedlock_py.guard.skips import Gate, Skipped, gates_of, not_leader
 from shedlock_py.model.durations import Duration, parse_duration
 from shedlock_py.model.lease import Lease
 from shedlock_py.model.text import quoted
+from shedlock_py.model.waiting import random
 from shedlock_py.runtime.process import OwningProcess, monotonic
 from shedlock_py.settings.emit import emit
 
 Callback = Callable[[], Any]
 P = ParamSpec("P")
 R = TypeVar("R")
-
-random = SystemRandom().random
-"""Random numbers from the system. Those of ``random.random`` are the same in all children that C code has forked."""
 
 
 @dataclass(eq=False)
@@ -77,17 +74,17 @@ class Elector:
     @property
     def lease_duration(self) -> timedelta:
         """How long the store keeps the lease of a silent leader."""
-        return self._settings.lease_duration
+        return self._settings.durations.lease_duration
 
     @property
     def renew_deadline(self) -> timedelta:
         """How long a leader trusts its lease without a renewal."""
-        return self._settings.renew_deadline
+        return self._settings.durations.renew_deadline
 
     @property
     def retry_period(self) -> timedelta:
         """How often a leader renews its lease, and a follower reads the record."""
-        return self._settings.retry_period
+        return self._settings.durations.retry_period
 
     @property
     def holder(self) -> str:

@@ -192,7 +192,7 @@ class LeaderElector(Elector):
         former = self.leader()
         if former is None:
             return False
-        request = Demotion(former.holder, pause).request(self.name, self._settings.renew_deadline)
+        request = Demotion(former.holder, pause).request(self.name, self._settings.durations.renew_deadline)
         self._provider.take_over(request, former)
         return True
 

@@ -47,7 +47,8 @@ class Observation:
         if self.record is not None and self.record.is_paused:
             return False
         unchanged = self.clock() - self._unchanged_since
-        return self.settings.takeover == "observed" and unchanged > self.settings.lease_duration.total_seconds()
+        lease = self.settings.durations.lease_duration.total_seconds()
+        return self.settings.takeover == "observed" and unchanged > lease
 
     def former_trust_ends(self) -> float:
         """Return when a leader before the observed holder has stopped trusting its lease, on the node's own clock.
@@ -55,12 +56,12 @@ class Observation:
         The observed holder may never have led. An acquire without a reply is undone, which looks like a release. And a
         jump of the store's clock can have ended the lease of a leader that such an acquire replaced.
         """
-        return self._known_since + self.settings.renew_deadline.total_seconds() * DRIFT_FACTOR
+        return self._known_since + self.settings.durations.renew_deadline.total_seconds() * DRIFT_FACTOR
 
     def is_recent(self) -> bool:
         """Return whether a record was read within the last retry period."""
         age = self.clock() - self._requested_at
-        return self.record is not None and age <= self.settings.retry_period.total_seconds()
+        return self.record is not None and age <= self.settings.durations.retry_period.total_seconds()
 
     def precedes(self, lease: Lease, record: LockRecord | None) -> bool:
         """Return whether ``lease`` directly replaced the observed lease. ``record`` was read after ``lease`` was
@@ -73,7 +74,7 @@ class Observation:
             self.record is not None
             and record is not None
             and record.locked_by == lease.locked_by
-            and abs(record.locked_at - self.record.read_at) < self.settings.renew_deadline
+            and abs(record.locked_at - self.record.read_at) < self.settings.durations.renew_deadline
         )
 
     def was_released(self, before: LockRecord, record: LockRecord, passed: float) -> bool:
@@ -83,9 +84,10 @@ class Observation:
         earlier than before. But a jump of the store's clock may have ended it instead.
         """
         jumped = (record.read_at - before.read_at).total_seconds() - passed
+        durations = self.settings.durations
         return (
             not record.is_held
             and before.locked_by == record.locked_by
             and before.read_at <= record.lock_until < before.lock_until
-            and jumped < (self.settings.lease_duration - self.settings.renew_deadline).total_seconds()
+            and jumped < (durations.lease_duration - durations.renew_deadline).total_seconds()
         )

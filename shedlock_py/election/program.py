@@ -99,10 +99,11 @@ class Election:
         self.term: Term | None = None
         """None while this node does not have the lease."""
         self._name = self.settings.name
-        self._request = LockRequest(self._name, self.settings.lease_duration, holder=self.holder)
-        self._lease_seconds = self.settings.lease_duration.total_seconds()
-        self._retry = self.settings.retry_period.total_seconds()
-        self._deadline = self.settings.renew_deadline.total_seconds()
+        durations = self.settings.durations
+        self._request = LockRequest(self._name, durations.lease_duration, holder=self.holder)
+        self._lease_seconds = durations.lease_duration.total_seconds()
+        self._retry = durations.retry_period.total_seconds()
+        self._deadline = durations.renew_deadline.total_seconds()
         self._reply_timeout = max(self._lease_seconds / 6, 0.001)
         self._lost: Lease | None = None
         """The lease of a term that ended without a release, until its run in the history is ended as lost."""
@@ -202,7 +203,7 @@ class Election:
         term.renews_at = requested_at + self._retry
         seconds = min(self._reply_timeout, term.trusted_until - requested_at)
         try:
-            extended = yield Do("extend", (term.lease, self.settings.lease_duration), seconds)
+            extended = yield Do("extend", (term.lease, self.settings.durations.lease_duration), seconds)
         except Exception as error:  # of any kind, because it must not end the election
             self.notify(ProviderFailed(self._name, "extend", error))
             return

@@ -27,11 +27,10 @@ class TaskKeepAlive(BaseKeepAlive):
         self,
         active: ActiveLease,
         store: AsyncLockProvider,
-        keep_alive: bool,
+        keep_alive: bool | timedelta,
         on_lost: OnLost,
-        limit: timedelta | None = None,
     ) -> None:
-        super().__init__(active, keep_alive, on_lost, limit)
+        super().__init__(active, keep_alive, on_lost)
         self._store = store
         self._loop = asyncio.get_running_loop()
         self._timer: asyncio.TimerHandle | None = None

@@ -26,6 +26,7 @@ from shedlock_py.events import (
     LockAcquired,
     LockReleased,
     LockSkipped,
+    MissReason,
     Outcome,
     ProviderFailed,
     RunMissed,
@@ -35,7 +36,14 @@ from shedlock_py.events import (
 )
 from shedlock_py.guard.context import ActiveLease, find_enclosing, is_held_for, running
 from shedlock_py.guard.keepalive import BaseKeepAlive, ThreadKeepAlive
-from shedlock_py.guard.skips import Gate, Skipped, decide_skip, is_held_by_earlier_run, lock_refused, process_gates
+from shedlock_py.guard.skips import (
+    Gate,
+    Skipped,
+    is_held_by_earlier_run,
+    is_lost_claim,
+    lock_refused,
+    process_gates,
+)
 from shedlock_py.guard.steps import LONGEST_SLEEP, Attempt, Read, SkippedNow, Sleep, Step, store_frames
 from shedlock_py.model.durations import LONGEST
 from shedlock_py.model.lease import Lease
@@ -47,7 +55,7 @@ from shedlock_py.model.waiting import FIRST_PAUSE, MILLISECOND, Waiting
 from shedlock_py.provider import AsyncLockProvider, LockProvider, check_store, undo_of
 from shedlock_py.runtime.process import OwningProcess, is_from_signal, monotonic
 from shedlock_py.runtime.program import Program, drive, drive_async
-from shedlock_py.settings.defaults import check_kept_alive, is_kept_alive, keep_alive_limit, lock_request
+from shedlock_py.settings.defaults import check_kept_alive, keep_alive_in_use, lock_request
 from shedlock_py.settings.emit import emit
 from shedlock_py.settings.lookup import resolve_async_provider, resolve_provider
 from shedlock_py.settings.off_switch import is_active
@@ -56,6 +64,7 @@ from shedlock_py.settings.options import LockOptions, check_keep_alive_limit
 __tracebackhide__ = hidden_frames
 LONGEST_CONTEST = timedelta(seconds=2)
 """How long a guard tries again after a fire time was refused although nobody runs it."""
+_REPLY_LOST = "an earlier attempt of this replica was granted, but its reply was lost"
 
 if TYPE_CHECKING:
     from shedlock_py.guard.async_keepalive import TaskKeepAlive
@@ -93,6 +102,10 @@ class BaseBlock:
     """The run was cut short, and another replica shall recover it."""
     _has_warned = False
     """The first failure of the store was logged."""
+    _has_lost_claim = False
+    """An attempt was granted, and its reply was lost. The claim was not undone when the record was last read."""
+    _keep_alive: bool | timedelta = False
+    """The option, or the default when the block was entered."""
     _kept_alive: BaseKeepAlive | None = None
 
     def __init__(
@@ -110,6 +123,8 @@ class BaseBlock:
         self._may_wait = may_wait
         self._watches = watches
         self._recovered = expected
+        self._unanswered: set[str | None] = set()
+        """``locked_by`` of the attempts without a reply; None for an attempt of an unknown claim id."""
         self.options = options
         self.spec = spec
         self._gates = gates
@@ -163,7 +178,9 @@ class BaseBlock:
         request = self._request or lock_request(
             self.name, options.lock_at_most_for, options.lock_at_least_for, template=self._template
         )
-        check_keep_alive_limit(keep_alive_limit(options.keep_alive), request.lock_at_most_for)
+        self._keep_alive = keep_alive_in_use(options.keep_alive)
+        if self._keep_alive:
+            check_keep_alive_limit(self._keep_alive, request.lock_at_most_for)
         self._request = request = options.for_a_run(request, self._fire_time)
         if options.recover:
             self._check_recovery(request)
@@ -183,10 +200,12 @@ class BaseBlock:
 
     def may_begin(self) -> bool:
         """Check the gates. If a gate refuses the task, mark it as skipped and return False."""
-        skip = decide_skip(self.name, (*self._gates, *process_gates))
-        if skip is not None:
-            self.skipped(skip)
-        return skip is None
+        for gate in (*self._gates, *process_gates):
+            reason = gate()
+            if reason is not None:
+                self.skipped(Skipped(self.name, reason))
+                return False
+        return True
 
     # Attempts to acquire the lock
 
@@ -227,7 +246,12 @@ class BaseBlock:
                         pause = self._after_refusal(request, record, waiting)
                     if pause is None:
                         return None
-                yield from self._slept(pause)
+                try:
+                    yield from self._slept(pause)
+                except BaseException:  # a gate, a cancellation or a signal ends the wait
+                    if self._has_lost_claim:
+                        self._missed(request, "cancelled", _REPLY_LOST)
+                    raise
         except SkippedNow:
             return None
 
@@ -257,23 +281,33 @@ class BaseBlock:
     def _after_refusal(self, request: LockRequest, record: LockRecord | None, waiting: Waiting) -> float | None:
         """Return how long to wait after a refusal, before the next attempt. None: the task is skipped."""
         self.record = record
+        self._has_lost_claim = is_lost_claim(request, record, self._unanswered)
         skip = lock_refused(request, record)
         may_wait = self._may_wait is None or (record is not None and self._may_wait(record))
-        pause = waiting.pause(monotonic(), record) if skip.reason == "held" and may_wait else None
+        pause = None
+        if skip.reason == "held" and may_wait:
+            # A lost claim has granted the fire time, but its run has not begun: that does not end the wait.
+            pause = waiting.pause(monotonic(), None if self._has_lost_claim else record)
         if pause is None:
             self.skipped(skip)
-            if record is not None and is_held_by_earlier_run(request, record):
-                details = f"{record.holder} has it since {record.locked_at}"
-                emit(RunMissed(self.name, request.fire_time, "held", details).filled_from(self._template))
+            if self._has_lost_claim:
+                self._missed(request, "unreachable", _REPLY_LOST)
+            elif record is not None and is_held_by_earlier_run(request, record):
+                self._missed(request, "held", f"{record.holder} has it since {record.locked_at}")
             elif self._is_free_for(request, record):
-                emit(RunMissed(self.name, request.fire_time, "contested").filled_from(self._template))
+                self._missed(request, "contested")
         return pause
+
+    def _missed(self, request: LockRequest, reason: MissReason, details: str = "") -> None:
+        emit(RunMissed(self.name, request.fire_time, reason, details).filled_from(self._template))
 
     def _after_failure(self, error: Exception, waiting: Waiting) -> float | None:
         """Return how long to wait after an error, before the next attempt. None: raise the error."""
-        is_retried = isinstance(error, ProviderUnreachable) and waiting.is_on and self._may_wait is None
-        pause = waiting.pause(monotonic()) if is_retried else None
+        if not isinstance(error, ProviderUnreachable) or not waiting.is_on or self._may_wait is not None:
+            return None
+        pause = waiting.pause(monotonic())
         if pause is not None:
+            self._unanswered.add(error.locked_by)
             self._warn_once(error)
         return pause
 
@@ -310,7 +344,7 @@ class BaseBlock:
                     return None
                 case Over(_, lost):
                     if lost is not None:
-                        emit(RunMissed(self.name, request.fire_time, lost).filled_from(self._template))
+                        self._missed(request, lost)
                     self.skipped(lock_refused(request, record))
                     raise SkippedNow
                 case Wait(seconds):
@@ -417,8 +451,9 @@ class BaseBlock:
             # By name, because this module must not import asyncio.
             outcome = "cancelled" if type(ended_by).__name__ == "CancelledError" else "failed"
         duration = timedelta(seconds=(active.ended_at or monotonic()) - self._replied_at)
+        was_trusted = lease.is_trusted()
         if not lease.has_ended():
-            lease.outcome = "lost" if not lease.is_trusted() else "ok" if outcome == "succeeded" else outcome
+            lease.outcome = "lost" if not was_trusted else "ok" if outcome == "succeeded" else outcome
         lease.error = None if failure is None else describe_error(failure)
         emit(TaskFinished(lease.name, lease, duration, outcome, failure))
         is_of_loss = outcome == "cancelled" and isinstance(failure, LeaseLostError)
@@ -427,7 +462,7 @@ class BaseBlock:
             self.cut_short(lease)
         # The store may still have a lease that is not trusted. If it were released, the run would count as ended.
         self._is_given_back |= self.options.recover and is_of_loss
-        if not (lease.is_trusted() or lease.is_lost() or lease.has_ended()):
+        if not (was_trusted or lease.is_lost() or lease.has_ended()):
             active.is_loss_reported = True
             emit(LeaseLost(lease.name, lease, "overrun"))
 
@@ -488,10 +523,8 @@ class Block(BaseBlock):
             if lease is None:
                 return None
             active = self.start(lease, store)
-            is_renewed = is_kept_alive(self.options.keep_alive)
-            if is_renewed or (self.options.on_lost != "continue" and is_active()):
-                limit = keep_alive_limit(self.options.keep_alive)
-                kept = ThreadKeepAlive(active, store, is_renewed, self.options.on_lost, limit)
+            if self._keep_alive or (self.options.on_lost != "continue" and is_active()):
+                kept = ThreadKeepAlive(active, store, self._keep_alive, self.options.on_lost)
                 kept.__enter__()
                 self._kept_alive = kept
             return lease
@@ -562,10 +595,8 @@ class AsyncBlock(BaseBlock):
             if lease is None:
                 return None
             active = self.start(lease, store)
-            is_renewed = is_kept_alive(self.options.keep_alive)
-            if is_renewed or (self.options.on_lost != "continue" and is_active()):
-                limit = keep_alive_limit(self.options.keep_alive)
-                kept = TaskKeepAlive(active, store, is_renewed, self.options.on_lost, limit)
+            if self._keep_alive or (self.options.on_lost != "continue" and is_active()):
+                kept = TaskKeepAlive(active, store, self._keep_alive, self.options.on_lost)
                 await kept.__aenter__()
                 self._kept_alive = kept
             return lease

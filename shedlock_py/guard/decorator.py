@@ -32,6 +32,7 @@ __tracebackhide__ = hidden_frames
 T = TypeVar("T")
 R = TypeVar("R")
 S = TypeVar("S")
+B = TypeVar("B", Block, AsyncBlock)
 R_co = TypeVar("R_co", covariant=True)
 A_co = TypeVar("A_co", covariant=True)
 S_co = TypeVar("S_co", covariant=True)
@@ -253,11 +254,7 @@ def _decorate(spec: LockSpec, on_skip: Any, function: Any) -> Any:
 
 
 def _guard_sync(spec: LockSpec, function: Callable[P, R], signature: inspect.Signature, on_skip: Any) -> Any:
-    gates = gates_of(function)
-
-    def block_for(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Block:
-        name = _lock_name(spec, function, signature, args, kwargs)
-        return Block(name, spec.options, spec, gates, spec.options.fire_time_of(args, kwargs))
+    block_for = _blocks(Block, spec, function, signature)
 
     def attempt_call(*args: P.args, **kwargs: P.kwargs) -> Executed[R] | Skipped:
         return run_guarded(block_for(args, kwargs), lambda: function(*args, **kwargs))
@@ -275,11 +272,7 @@ def _guard_sync(spec: LockSpec, function: Callable[P, R], signature: inspect.Sig
 def _guard_async(
     spec: LockSpec, function: Callable[P, Coroutine[Any, Any, R]], signature: inspect.Signature, on_skip: Any
 ) -> Any:
-    gates = gates_of(function)
-
-    def block_for(args: tuple[Any, ...], kwargs: dict[str, Any]) -> AsyncBlock:
-        name = _lock_name(spec, function, signature, args, kwargs)
-        return AsyncBlock(name, spec.options, spec, gates, spec.options.fire_time_of(args, kwargs))
+    block_for = _blocks(AsyncBlock, spec, function, signature)
 
     async def attempt_call(*args: P.args, **kwargs: P.kwargs) -> Executed[R] | Skipped:
         return await run_guarded_async(block_for(args, kwargs), lambda: function(*args, **kwargs))
@@ -295,19 +288,24 @@ def _guard_async(
     return guarded, attempt_call
 
 
-def _lock_name(
-    spec: LockSpec, function: Any, signature: inspect.Signature, args: tuple[Any, ...], kwargs: dict[str, Any]
-) -> str:
-    """Return the lock name for a call of ``function``.
+def _blocks(kind: type[B], spec: LockSpec, function: Any, signature: inspect.Signature) -> Callable[..., B]:
+    """Return a function that makes the block of one call of ``function`` from its arguments.
 
-    :raises TypeError: the arguments do not fit. The lock was not taken.
+    It raises a TypeError if the arguments do not fit. The lock was not taken then.
     """
-    try:
-        signature.bind(*args, **kwargs)
-    except TypeError as error:
-        name = getattr(function, "__qualname__", None) or repr(function)
-        raise TypeError(f"{name}{signature}: {error}") from None
-    return spec.lock_name(function, args, kwargs) if spec.name is None else spec.name
+    options, gates = spec.options, gates_of(function)
+
+    def block_for(args: tuple[Any, ...], kwargs: dict[str, Any]) -> B:
+        try:
+            signature.bind(*args, **kwargs)
+        except TypeError as error:
+            name = getattr(function, "__qualname__", None) or repr(function)
+            raise TypeError(f"{name}{signature}: {error}") from None
+        name = spec.lock_name(function, args, kwargs) if spec.name is None else spec.name
+        fire_time = options.fire_time_of(args, kwargs) if options.fire_time is not None else None
+        return kind(name, options, spec, gates, fire_time)
+
+    return block_for
 
 
 def _skip_result(on_skip: Any, skipped: Skipped) -> Any:

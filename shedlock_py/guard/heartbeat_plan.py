@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from datetime import timedelta
-from random import SystemRandom
+
+from shedlock_py.model.waiting import random
 
 
 class HeartbeatPlan:
@@ -18,11 +19,8 @@ class HeartbeatPlan:
     HEARTBEATS = 3
     REPLY = 6
 
-    def __init__(self, lock_at_most_for: timedelta, now: float, random: Callable[[], float] | None = None) -> None:
+    def __init__(self, lock_at_most_for: timedelta, now: float, random: Callable[[], float] = random) -> None:
         """:param random: returns a number from 0 to 1, so that replicas do not retry at the same moment."""
-        if random is None:
-            # SystemRandom, because the default generator has the same state in all children that C code forks.
-            random = SystemRandom().random
         self._random = random
         self.extended(lock_at_most_for, now)
 

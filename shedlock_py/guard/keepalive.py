@@ -11,13 +11,14 @@ from collections.abc import Callable
 from contextlib import suppress
 from datetime import timedelta
 
-from shedlock_py.errors import ProviderUnreachable, as_exception
+from shedlock_py.errors import as_exception
 from shedlock_py.events import Event, LeaseLost, LockExtended, LostReason, ProviderFailed, logger
 from shedlock_py.guard.context import ActiveLease
 from shedlock_py.guard.heartbeat_plan import HeartbeatPlan
 from shedlock_py.model.lease import Lease
 from shedlock_py.model.request import SLACK, TRUST_MARGIN
-from shedlock_py.provider import LockProvider, waits_for
+from shedlock_py.model.waiting import random
+from shedlock_py.provider import LockProvider
 from shedlock_py.runtime.process import is_from_signal, monotonic
 from shedlock_py.runtime.program import Program, drive
 from shedlock_py.runtime.threads import timer, worker_pool
@@ -37,14 +38,13 @@ class BaseKeepAlive:
     def __init__(
         self,
         active: ActiveLease,
-        keep_alive: bool,
+        keep_alive: bool | timedelta,
         on_lost: OnLost,
-        limit: timedelta | None = None,
         *,
-        random: Callable[[], float] | None = None,
+        random: Callable[[], float] = random,
     ) -> None:
-        """:param keep_alive: whether to send heartbeats, or only to watch for the end of the lease.
-        :param limit: how long heartbeats are sent, from now on; by default until the task ends.
+        """:param keep_alive: False only watches for the end of the lease. True sends heartbeats until the task ends, a
+            duration so long from now on.
         :param random: see :class:`HeartbeatPlan`.
         """
         self._active = active
@@ -52,8 +52,8 @@ class BaseKeepAlive:
         self._clock = active.lease.now
         # When heartbeats end.
         self._keep_until = float("inf") if keep_alive else _NEVER
-        if keep_alive and limit is not None:
-            self._keep_until = self._clock() + limit.total_seconds()
+        if isinstance(keep_alive, timedelta):
+            self._keep_until = self._clock() + keep_alive.total_seconds()
         self._on_lost = on_lost
         # A heartbeat extends the lease for as long as the guard, or later the task, has requested.
         self._lock_for = self._lease.lock_at_most_for
@@ -62,7 +62,6 @@ class BaseKeepAlive:
         self._changed = threading.Condition(self._mutex)
         self._events: list[Event] = []  # for the listeners
         self._in_flight = 0  # sent heartbeats without a reply
-        self._waits_since = 0.0  # when the first of them was sent
         # Whether a heartbeat waits for a worker. A second heartbeat would delay the heartbeats of other leases.
         self._is_queued = False
         # While the task itself extends the lease, no heartbeat begins: it might shorten the lease again.
@@ -126,8 +125,6 @@ class BaseKeepAlive:
             if not is_wanted or self._clock() >= self._keep_until:
                 return
             self._plan.sent(self._lease.lock_at_most_for, self._clock())
-            if not self._in_flight:
-                self._waits_since = self._clock()
             self._in_flight += 1
             trusted_until = self._lease.trusted_until
         extended: Lease | None = None
@@ -183,14 +180,7 @@ class BaseKeepAlive:
         if not self._lease.is_being_released():
             self._lease._lose()
             self._active.is_loss_reported = True
-            if self._in_flight and (what := waits_for(self._active.provider)):
-                self._events.append(ProviderFailed(self._lease.name, "extend", self._no_reply(what), self._lease))
             self._events.append(LeaseLost(self._lease.name, self._lease, reason))
-
-    def _no_reply(self, what: str) -> ProviderUnreachable:
-        name, seconds = self._lease.name, self._clock() - self._waits_since
-        message = f"extend of lock {name!r}: no reply for {seconds:.1f} s: it waits for {what}"
-        return ProviderUnreachable(message, operation="extend", lock_name=name)
 
     def _report(self) -> None:
         """Notify the listeners. Carry out ``on_lost`` after a loss."""
@@ -248,11 +238,10 @@ class ThreadKeepAlive(BaseKeepAlive):
         self,
         active: ActiveLease,
         store: LockProvider,
-        keep_alive: bool,
+        keep_alive: bool | timedelta,
         on_lost: OnLost,
-        limit: timedelta | None = None,
     ) -> None:
-        super().__init__(active, keep_alive, on_lost, limit)
+        super().__init__(active, keep_alive, on_lost)
         self._store = store
 
     def __enter__(self) -> None:

@@ -17,9 +17,7 @@ from shedlock_py.errors import ProviderUnreachable
 from shedlock_py.events import RunMissed
 from shedlock_py.events import logger as default_logger
 from shedlock_py.guard.functions import attempt_async
-from shedlock_py.guard.skips import Skipped
-from shedlock_py.model.record import LockRecord
-from shedlock_py.model.request import LockRequest
+from shedlock_py.guard.skips import Skipped, is_lost_claim
 from shedlock_py.model.waiting import Waiting
 from shedlock_py.runtime.process import monotonic
 from shedlock_py.settings.defaults import lock_request
@@ -99,6 +97,8 @@ class SlotRun:
         """The function was called. After the grant it may have to wait for a free thread."""
         self._failure: ProviderUnreachable | None = None
         """Why the store has granted nothing so far."""
+        self._unanswered: set[str | None] = set()
+        """``locked_by`` of the attempts without a reply; None for an attempt of an unknown claim id."""
 
     async def carry_out(self) -> None:
         """Attempt the run in a separate task, so that the repetition can be cancelled without it.
@@ -159,12 +159,13 @@ class SlotRun:
                 if not isinstance(result, Skipped) or self._failure is None:
                     self._failure = None
                     return
-                claimed = await self._lost_claim(request)
-                if claimed is None:
+                provider = resolve_async_provider(repetition.options.get("provider"), request.name)
+                record = await provider.record(request.name)
+                if record is None or not is_lost_claim(request, record, self._unanswered):
                     self._failure = None
                     return
                 # The earlier claim is undone, so that the fire time can be granted, or it expires.
-                pause = waiting.pause(monotonic()) if claimed.is_held else None
+                pause = waiting.pause(monotonic()) if record.is_held else None
                 if pause is None:
                     return
                 await asyncio.sleep(pause)
@@ -176,6 +177,8 @@ class SlotRun:
                     message = "lock %r: the run of %s is late, because the store is unreachable; trying again: %s"
                     default_logger.warning(message, repetition.name, self._slot.isoformat(), error)
                 self._failure = error
+                if error.operation != "record":
+                    self._unanswered.add(error.locked_by)
                 pause = waiting.pause(monotonic())
                 if pause is None:
                     return
@@ -184,15 +187,6 @@ class SlotRun:
                 self._failure = None
                 await repetition.failed(error)
                 return
-
-    async def _lost_claim(self, request: LockRequest) -> LockRecord | None:
-        """Return the record if an earlier attempt of this replica was granted, but its reply was lost."""
-        provider = resolve_async_provider(self._repetition.options.get("provider"), request.name)
-        record = await provider.record(request.name)
-        if record is None or record.is_released is not False:
-            return None
-        is_own = (record.holder, record.last_fire_time) == (request.holder, request.fire_time)
-        return record if is_own else None
 
     def _guarded(self) -> Callable[[], Awaitable[Any]]:
         function = self._repetition.function

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, ClassVar, Literal
 
 from shedlock_py.errors import ShedLockError
 from shedlock_py.events import SkipReason
+from shedlock_py.guard.context import running
 from shedlock_py.model.record import LockRecord
 from shedlock_py.model.request import LockRequest
 
@@ -61,15 +62,6 @@ class LockNotAcquired(ShedLockError):
         return type(self), (self.skipped,)
 
 
-def decide_skip(lock_name: str, gates: Iterable[Gate]) -> Skipped | None:
-    """Return the skip of a task, with the reason of the first gate that refuses it. None: the task may begin."""
-    for gate in gates:
-        reason = gate()
-        if reason is not None:
-            return Skipped(lock_name, reason)
-    return None
-
-
 def lock_refused(request: LockRequest, record: LockRecord | None) -> Skipped:
     """Return the skip after the store has refused the lock. ``record`` was read after that, if it is known."""
     if record is not None and record.is_held:
@@ -89,6 +81,23 @@ def is_held_by_earlier_run(request: LockRequest, record: LockRecord | None) -> b
         return False
     is_of_run = record.is_held and record.is_released is not True and not record.is_of_operator and record.has_claim_id
     return is_of_run and record.last_fire_time < request.fire_time
+
+
+def is_lost_claim(request: LockRequest, record: LockRecord | None, unanswered: Collection[str | None]) -> bool:
+    """Return whether the record is of an earlier attempt at this run, which was granted, but its reply was lost.
+
+    Nobody runs the fire time then. The provider undoes the claim as soon as the store replies, or the claim expires.
+
+    :param unanswered: ``locked_by`` of the attempts without a reply; None for an attempt of an unknown claim id.
+    """
+    if record is None or request.fire_time is None or record.last_fire_time != request.fire_time:
+        return False
+    if record.is_released is not False:
+        return False
+    if record.locked_by in unanswered:
+        return True
+    runs_here = any(active.lease.locked_by == record.locked_by for active in list(running))  # in another thread
+    return None in unanswered and record.holder == request.holder and not runs_here
 
 
 def gates_of(task: Any) -> tuple[Gate, ...]:

@@ -18,7 +18,7 @@ from shedlock_py.events import logger
 from shedlock_py.model.durations import Duration
 from shedlock_py.model.request import LockRequest, checked_lock_name, refuse_url
 from shedlock_py.model.text import quoted
-from shedlock_py.settings.defaults import is_kept_alive, lock_request
+from shedlock_py.settings.defaults import keep_alive_in_use, lock_request
 from shedlock_py.settings.options import LockOptions
 
 
@@ -172,7 +172,9 @@ def declared_lock_at_most_for(name: str) -> timedelta | None:
 
 def is_declared_kept_alive(name: str) -> bool:
     """Return whether this process has decorated a function with that lock name, and heartbeats extend its leases."""
-    return any(spec.name == name and is_kept_alive(spec.options.keep_alive) for spec in declared_specs())
+    return any(
+        spec.name == name and keep_alive_in_use(spec.options.keep_alive) is not False for spec in declared_specs()
+    )
 
 
 _FORMATTER = string.Formatter()

@@ -96,30 +96,18 @@ def stop_item(item: Any) -> Any:
 
 def drain_schedulers(items: Iterable[Any], seconds: float) -> None:
     """Let the schedulers among ``items`` begin no new runs, and wait for their runs for at most ``seconds``."""
-    if executors := _stop_beginning(items):
-        from shedlock_py.integrations.apscheduler.drain import wait_for_runs
+    if schedulers := list(filter(is_scheduler, items)):
+        from shedlock_py.integrations.apscheduler.drain import stop_beginning, wait_for_runs  # late: needs APScheduler
 
-        wait_for_runs(executors, seconds)
+        wait_for_runs(stop_beginning(*schedulers), seconds)
 
 
 async def drain_schedulers_async(items: Iterable[Any], seconds: float) -> None:
     """Like :func:`drain_schedulers`, for asyncio."""
-    if executors := _stop_beginning(items):
-        from shedlock_py.integrations.apscheduler.drain import wait_for_runs_async
+    if schedulers := list(filter(is_scheduler, items)):
+        from shedlock_py.integrations.apscheduler.drain import stop_beginning, wait_for_runs_async
 
-        await wait_for_runs_async(executors, seconds)
-
-
-def _stop_beginning(items: Iterable[Any]) -> list[Any]:
-    """Let the schedulers among ``items`` begin no new runs, and return their executors."""
-    schedulers = list(filter(is_scheduler, items))
-    if not schedulers:
-        return []
-    from shedlock_py.integrations.apscheduler.drain import executors_of, stop_beginning
-
-    for scheduler in schedulers:
-        stop_beginning(scheduler)
-    return executors_of(*schedulers)
+        await wait_for_runs_async(stop_beginning(*schedulers), seconds)
 
 
 def warn_of_running(provider: Any) -> bool:

@@ -23,9 +23,9 @@ from shedlock_py.model.text import quoted
 from shedlock_py.provider import AsyncLockProvider, LockProvider
 from shedlock_py.settings.defaults import (
     check_kept_alive,
-    configure_store,
+    configure,
     is_configured,
-    keep_alive_limit,
+    keep_alive_in_use,
     lock_request,
 )
 from shedlock_py.settings.options import (
@@ -33,7 +33,6 @@ from shedlock_py.settings.options import (
     LockOptions,
     check_keep_alive_limit,
     is_async_provider,
-    parse_keep_alive,
 )
 from shedlock_py.settings.urls import async_provider_from_url
 
@@ -91,7 +90,7 @@ def lifespan(
         async with AsyncExitStack() as stack:
             opened: Any = async_provider_from_url(provider) if isinstance(provider, str) else provider
             stack.push_async_callback(_close, opened, is_own=opened is not provider)
-            stack.enter_context(configure_store(opened, **defaults))
+            stack.enter_context(configure(opened, **defaults))
             if create_schema:
                 await (opened.create_schema() if is_async_provider(opened) else asyncio.to_thread(opened.create_schema))
             started: list[Any] = []
@@ -208,7 +207,7 @@ def repeat_every(
         later, each repetition fails.
     """
     interval = parse_duration(seconds, "seconds")
-    LockOptions.parse("repeat_every", options)  # raises now for a wrong option
+    parsed = LockOptions.parse("repeat_every", options)
     durations = options.pop("lock_at_most_for", None), options.pop("lock_at_least_for", None)
     first = interval if wait_first is True else parse_duration(wait_first or 0, "wait_first", zero=True)
     wait_for_run = None if drain is None else parse_duration(drain, "drain", zero=True)
@@ -231,15 +230,14 @@ def repeat_every(
         async def begin() -> asyncio.Task[None]:
             if is_configured():  # otherwise the defaults may follow
                 request = lock_request(name, *durations)
-                if options.get("recover") and request.lock_at_most_for >= interval:
+                if parsed.recover and request.lock_at_most_for >= interval:
                     raise ConfigurationError(
                         f"{name}: recover=True needs a lock_at_most_for that is shorter than the slot of {interval}: "
                         f"a run is recovered when its lease has expired, and until then no slot has its run"
                     )
-                keep_alive = parse_keep_alive(options.get("keep_alive"))
-                check_keep_alive_limit(keep_alive_limit(keep_alive), request.lock_at_most_for)
-                if options.get("recover"):
-                    check_kept_alive(f"lock {name!r}", keep_alive)
+                check_keep_alive_limit(keep_alive_in_use(parsed.keep_alive), request.lock_at_most_for)
+                if parsed.recover:
+                    check_kept_alive(f"lock {name!r}", parsed.keep_alive)
             repetition = Repetition(
                 name=name,
                 function=function,

@@ -8,9 +8,8 @@ from __future__ import annotations
 
 import json
 import logging
-import socket
+import ssl
 from collections.abc import Callable, Iterable, Mapping
-from contextlib import suppress
 from contextvars import ContextVar
 from dataclasses import dataclass, field, fields
 from datetime import UTC, datetime, timedelta
@@ -34,11 +33,8 @@ from shedlock_py import (
 from shedlock_py.integrations import REPORTED_MISSES, Label, Slugs, label_of, missing_extra
 from shedlock_py.model.durations import Duration, parse_duration
 from shedlock_py.model.run import describe_error
-from shedlock_py.providers.kit import TimedOut, call_within
 from shedlock_py.providers.kit.proxies import proxy_of
 from shedlock_py.runtime.outbox import DeliveryFailed, Outbox
-from shedlock_py.runtime.process import monotonic
-from shedlock_py.runtime.threads import WorkerPool
 
 try:
     import httpx
@@ -60,7 +56,33 @@ class _Post:
     headers: Mapping[str, str] = field(repr=False)
 
 
-class HealthchecksListener:
+class _HttpListener:
+    """Puts requests into an outbox."""
+
+    def __init__(self, kind: str, timeout: Duration) -> None:
+        seconds = parse_duration(timeout, "timeout").total_seconds()
+
+        def open_sender() -> Callable[[_Post], None]:
+            for name in _LOGGERS:
+                logging.getLogger(name).addFilter(_is_of_the_application)
+            return partial(_send, seconds, httpx.create_ssl_context())
+
+        self._outbox = Outbox(kind, open_sender)
+
+    @property
+    def dropped(self) -> int:
+        """The number of messages that this process could not deliver."""
+        return self._outbox.dropped
+
+    def flush(self, timeout: Duration = "2s") -> bool:
+        """Wait until all messages are sent or dropped. Return False if ``timeout`` is over before.
+
+        At a normal exit, the interpreter also waits, for at most two seconds.
+        """
+        return self._outbox.flush(timeout)
+
+
+class HealthchecksListener(_HttpListener):
     """Checks in at ping URLs of Healthchecks (healthchecks.io, or your own server), or of a similar service.
 
     ``configure(…, listeners=[HealthchecksListener({"nightly-report": "https://hc-ping.com/c2f5…"})])``
@@ -75,7 +97,8 @@ class HealthchecksListener:
         for all characters but a-z, 0-9 and "_". A name without such characters does not check in.
     :param label: returns the name of a check for a lock name. By default names that were filled from a template
         ("sync-{tenant}") share the check of their template. ``label=str`` gives each name its own check.
-    :param timeout: the time limit of a whole request.
+    :param timeout: the time limit of each step of a request: to connect, to send, and each read of the reply. A service
+        that sends its reply byte by byte holds up the other messages of this listener, but no job.
     :raises ConfigurationError: a URL is not valid. The error does not quote it.
     """
 
@@ -98,19 +121,7 @@ class HealthchecksListener:
             self._urls = {name: check_url(url, f"urls[{name!r}]") for name, url in urls.items()}
         else:
             raise ConfigurationError(f"urls must be a URL with {PLACEHOLDER}, or a URL for each lock name")
-        self._outbox = _http_outbox("check-ins", timeout)
-
-    @property
-    def dropped(self) -> int:
-        """The number of check-ins that this process could not deliver."""
-        return self._outbox.dropped
-
-    def flush(self, timeout: Duration = "2s") -> bool:
-        """Wait until all check-ins are sent or dropped. Return False if ``timeout`` is over before.
-
-        At a normal exit, the interpreter also waits, for at most two seconds.
-        """
-        return self._outbox.flush(timeout)
+        super().__init__("check-ins", timeout)
 
     def __call__(self, event: Event) -> None:
         match event:
@@ -142,7 +153,7 @@ def _run(lease: Lease) -> str:
     return f"{lease.holder}, fencing token {lease.fencing_token}"
 
 
-class WebhookListener:
+class WebhookListener(_HttpListener):
     """Posts events as JSON: ``configure(…, listeners=[WebhookListener("https://example.com/hooks/jobs")])``
 
     The default events are the start and the end of each run, a lost lease, and a run that was missed or recovered.
@@ -176,16 +187,7 @@ class WebhookListener:
             httpx.Headers(self._headers)
         except Exception:
             raise ConfigurationError("headers must be a mapping of names to values, both of ASCII characters") from None
-        self._outbox = _http_outbox("webhook", timeout)
-
-    @property
-    def dropped(self) -> int:
-        """The number of events that this process could not deliver."""
-        return self._outbox.dropped
-
-    def flush(self, timeout: Duration = "2s") -> bool:
-        """See :meth:`HealthchecksListener.flush`."""
-        return self._outbox.flush(timeout)
+        super().__init__("webhook", timeout)
 
     def __call__(self, event: Event) -> None:
         if isinstance(event, self._events):
@@ -199,31 +201,32 @@ def event_to_json(event: Event) -> dict[str, Any]:
         found["template"] = event.template
     for each in fields(event):
         value = getattr(event, each.name)
-        match value:
-            case Lease():
-                found["holder"], found["fencing_token"], found["claim_id"] = (
-                    value.holder,
-                    value.fencing_token,
-                    value.claim_id,
-                )
-                found["fire_time"] = None if value.fire_time is None else value.fire_time.isoformat()
-            case timedelta():
-                found[each.name] = value.total_seconds()
-            case datetime():
-                found[each.name] = value.isoformat()
-            case BaseException():
-                found[each.name] = describe_error(value)
-            case None | bool() | int() | float() | str():
-                found[each.name] = value
-            case _:
-                found[each.name] = str(value)
+        if isinstance(value, Lease):
+            found |= {name: _as_json(getattr(value, name)) for name in _LEASE_FIELDS}
+        else:
+            found[each.name] = _as_json(value)
     return found
+
+
+_LEASE_FIELDS = ("holder", "fencing_token", "claim_id", "fire_time")
+
+
+def _as_json(value: object) -> Any:
+    match value:
+        case timedelta():
+            return value.total_seconds()
+        case datetime():
+            return value.isoformat()
+        case BaseException():
+            return describe_error(value)
+        case None | bool() | int() | float() | str():
+            return value
+        case _:
+            return str(value)
 
 
 # Sending
 
-_MOST_REQUESTS = 4
-"""The most requests of one listener at once, including abandoned requests."""
 _TEXT = {"Content-Type": "text/plain; charset=utf-8"}
 _JSON = {"Content-Type": "application/json"}
 _LOGGERS = ("httpx", *(f"httpcore.{name}" for name in ("connection", "http11", "http2", "proxy", "socks")))
@@ -261,91 +264,33 @@ def _ping_url(url: str, suffix: str, claim_id: str) -> str:
     return urlunsplit(parts._replace(path=parts.path.rstrip("/") + suffix, query=query, fragment=""))
 
 
-def _http_outbox(name: str, timeout: Duration) -> Outbox[_Post]:
-    seconds = parse_duration(timeout, "timeout").total_seconds()
-
-    def open_sender() -> Callable[[_Post], None]:
-        for name in _LOGGERS:
-            logging.getLogger(name).addFilter(_is_of_the_application)
-        return _Sender(seconds).send
-
-    return Outbox(name, open_sender)
-
-
-class _Sender:
-    """Sends requests, each within ``seconds``."""
-
-    def __init__(self, seconds: float) -> None:
-        self._seconds = seconds
-        # A request waits in its own thread: httpx limits only each read, and a service may send one byte per second.
-        self._pool = WorkerPool(_MOST_REQUESTS, "shedlock-http")
-        self._clients: dict[str | None, httpx.Client] = {}
-        """Clients by the URL of their proxy."""
-
-    def send(self, post: _Post) -> None:
-        proxy = proxy_of(post.url)
-        client = self._clients.get(proxy)
-        if client is None:
-            client = self._clients[proxy] = self._open(proxy)
-        request = _Request(monotonic() + self._seconds)
-        try:
-            call_within(self._pool, self._seconds, "a reply", partial(_send, client, post, request))
-        except TimedOut:
-            request.end()
-            host = urlsplit(post.url).hostname
-            raise DeliveryFailed(f"{host}: no reply within {self._seconds:g} s (timeout)") from None
-
-    def _open(self, proxy: str | None) -> httpx.Client:
-        try:
-            return httpx.Client(
-                timeout=self._seconds,
-                # The service or a firewall would close a connection that waits for the next run.
-                limits=httpx.Limits(max_keepalive_connections=0),
-                headers={"User-Agent": f"shedlock_py/{shedlock_py.__version__}"},
-                verify=httpx.create_ssl_context(),
-                proxy=proxy,
-                trust_env=False,
-            )
-        except (ImportError, ValueError, httpx.InvalidURL):  # the error text may quote a password
-            raise DeliveryFailed("the proxy of the environment cannot be used", is_final=True) from None
-
-
-class _Request:
-    """The connection of one request. https://www.encode.io/httpcore/extensions/#trace
-
-    :param until: the moment of the monotonic clock after which the request is not sent.
-    """
-
-    def __init__(self, until: float) -> None:
-        self._until = until
-        self._socket: socket.socket | None = None
-
-    def trace(self, event: str, info: Mapping[str, Any]) -> None:
-        if event.endswith((".connect_tcp.complete", ".start_tls.complete")):
-            self._socket = info["return_value"].get_extra_info("socket")
-        if event.endswith(".send_request_headers.started") and monotonic() > self._until:
-            raise TimedOut("a connection", sent=False)
-
-    def end(self) -> None:
-        """End the connection, so that the thread that waits for a reply goes on."""
-        if self._socket is not None:
-            with suppress(OSError):
-                self._socket.shutdown(socket.SHUT_RDWR)
-
-
-def _send(client: httpx.Client, post: _Post, request: _Request) -> None:
+def _send(seconds: float, context: ssl.SSLContext, post: _Post) -> None:
+    """Send a request on a new connection. The service or a firewall would close a connection that waits for a run."""
     host = urlsplit(post.url).hostname
-    body = post.body.encode(errors="replace")
+    headers = httpx.Headers({"User-Agent": f"shedlock_py/{shedlock_py.__version__}"})
+    headers.update(post.headers)
     token = _is_sending.set(True)
     try:
         # Do not read the body of the reply, because it could be endless.
-        extensions = {"trace": request.trace}
-        with client.stream("POST", post.url, content=body, headers=post.headers, extensions=extensions) as response:
+        with httpx.stream(
+            "POST",
+            post.url,
+            content=post.body.encode(errors="replace"),
+            headers=headers,
+            timeout=seconds,
+            proxy=proxy_of(post.url),
+            verify=context,
+            trust_env=False,
+        ) as response:
             status = response.status_code
+    except httpx.TimeoutException:
+        raise DeliveryFailed(f"{host}: no reply within {seconds:g} s (timeout)") from None
     except httpx.ConnectError as error:
         raise DeliveryFailed(f"{host}: {error}") from None
     except httpx.HTTPError as error:  # the error text may quote a header
         raise DeliveryFailed(f"{host}: {type(error).__name__}") from None
+    except (ImportError, ValueError, httpx.InvalidURL):  # the error text may quote a password
+        raise DeliveryFailed("the proxy of the environment cannot be used", is_final=True) from None
     finally:
         _is_sending.reset(token)
     if not 200 <= status < 300:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from shedlock_py import ConfigurationError, Event, LockAcquired, LockEvent, RunMissed, TaskFinished
 from shedlock_py.integrations import REPORTED_MISSES, Label, Slugs, label_of, missing_extra
@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from sentry_sdk.types import MonitorConfig
 
 __all__ = ["SentryCronListener"]
+
+T = TypeVar("T")
 
 LONGEST_SLUG = 50
 """The longest slug of a monitor that Sentry takes, in characters."""
@@ -65,7 +67,7 @@ class SentryCronListener:
     def __call__(self, event: Event) -> None:
         match event:
             case LockAcquired(_, lease):
-                self._check_in(event, "in_progress", lease.claim_id, monitor_config=self._config_of(event))
+                self._check_in(event, "in_progress", lease.claim_id, monitor_config=self._of(event, self._configs))
             case TaskFinished(_, lease, duration, outcome):
                 status = "ok" if outcome == "succeeded" else "error"
                 self._check_in(event, status, lease.claim_id, duration=duration.total_seconds())
@@ -79,11 +81,10 @@ class SentryCronListener:
             capture_checkin(monitor_slug=slug, check_in_id=claim_id, status=status, **more)
 
     def _slug_of(self, event: LockEvent) -> str | None:
-        label = label_of(event.lock_name, event.template, self._label)
         if self._slugs is None:
-            return self._made_slugs.of(label)
-        return self._slugs.get(event.lock_name) or self._slugs.get(label)
+            return self._made_slugs.of(label_of(event.lock_name, event.template, self._label))
+        return self._of(event, self._slugs)
 
-    def _config_of(self, event: LockEvent) -> MonitorConfig | None:
-        label = label_of(event.lock_name, event.template, self._label)
-        return self._configs.get(event.lock_name) or self._configs.get(label)
+    def _of(self, event: LockEvent, values: Mapping[str, T]) -> T | None:
+        """Return the value for the lock name of ``event``, or else for its label."""
+        return values.get(event.lock_name) or values.get(label_of(event.lock_name, event.template, self._label))

@@ -66,7 +66,6 @@ class Claim:
 
     :param new_claim_id: returns a claim id that was never used before. A simulation passes a repeatable function.
     :param recoveries: how often this fire time was recovered, including this claim; 0 if this claim recovers no run.
-
     """
 
     def __init__(
@@ -79,8 +78,7 @@ class Claim:
         self.request = request
         self.recoveries = recoveries
         self.note: object = None
-        """A value for :attr:`Lease.note`, from the store's program.
-"""
+        """A value for :attr:`Lease.note`, from the store's program."""
         self._clock = clock
         self._new_claim_id = new_claim_id
         self.renew()
@@ -122,41 +120,31 @@ class Lease:
     store can grant the lock to another holder.
 
     One thread or task at a time may extend or release a lease. A copy (``pickle``, ``copy``) is not trusted.
-
     """
 
     name: str
     template: str | None
-    """The template of ``name``, if it has fields.
-"""
+    """The template of ``name``, if it has fields."""
     holder: str
     claim_id: str
     """New for every acquisition: proves *this* acquisition to the store. All digits are random except the first, which
-    counts the recoveries of this fire time.
-"""
+    counts the recoveries of this fire time."""
     fencing_token: int | None
-    """Grows with every acquisition of this name; None if the store keeps no token (``extra_columns=False``).
-"""
+    """Grows with every acquisition of this name; None if the store keeps no token (``extra_columns=False``)."""
     locked_by: str
-    """Holder and claim id, as in the lock record.
-"""
+    """Holder and claim id, as in the lock record."""
     lock_at_most_for: timedelta
     lock_at_least_for: timedelta
     fire_time: datetime | None
-    """The fire time of the request, if the store compared it; None after a take-over, which only records it.
-"""
+    """The fire time of the request, if the store compared it; None after a take-over, which only records it."""
     outcome: RunOutcome = "ok"
-    """How the task ended, for run history. Set it before the release. A lost lease is stored as "lost".
-"""
+    """How the task ended, for run history. Set it before the release. A lost lease is stored as lost."""
     error: str | None = None
-    """Type and first line of the task's exception, for run history.
-"""
+    """Type and first line of the task's exception, for run history."""
     _note: object = None
-    """A value for the store's programs, for example the version of the lock record.
-"""
+    """A value for the store's programs, for example the version of the lock record."""
     _shortest_repeated: timedelta | None = None
-    """The shortest extension that the store may execute again at any time.
-"""
+    """The shortest extension that the store may execute again at any time."""
     _lost = False
     _is_being_released = False
     _ended = False
@@ -289,7 +277,6 @@ class Extension(TrustWindow):
         """Return the same lease with its new trust window. Call it when the store has confirmed the extension.
 
         :param repeated: the request was sent more than once, so the store may execute it again at any time.
-
         """
         lease = self._lease
         lease._in_doubt.remove(self)

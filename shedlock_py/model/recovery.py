@@ -10,10 +10,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime
-from random import SystemRandom
 from typing import Literal
 
 from shedlock_py.model.record import LockRecord
+from shedlock_py.model.waiting import random
 
 DEFAULT_MOST_RECOVERIES = 3
 _MARGIN = 0.01
@@ -69,10 +69,8 @@ class Watch:
         self,
         fire_time: datetime | None,
         max_recoveries: int = DEFAULT_MOST_RECOVERIES,
-        random: Callable[[], float] | None = None,
+        random: Callable[[], float] = random,
     ) -> None:
-        if random is None:
-            random = SystemRandom().random  # unlike random.random, never the same in two forked children
         self.fire_time = fire_time
         self._max_recoveries = max_recoveries
         self._random = random

@@ -11,6 +11,8 @@ from shedlock_py.model.record import LockRecord
 FIRST_PAUSE = 0.05
 LONGEST_PAUSE = 1.0
 MILLISECOND = 0.001
+random = SystemRandom().random
+"""A random number from 0 to 1. The module ``random`` gives the same numbers to all children that C code forks."""
 
 
 class Waiting:
@@ -24,7 +26,7 @@ class Waiting:
         wait: timedelta | None,
         now: float,
         fire_time: datetime | None = None,
-        random: Callable[[], float] | None = None,
+        random: Callable[[], float] = random,
     ) -> None:
         """:param now: when the first attempt began, by the clock of :meth:`pause`.
         :param fire_time: the run's fire time. Once it was granted, the wait is over.
@@ -45,8 +47,6 @@ class Waiting:
         newest = None if record is None else record.last_fire_time
         if left <= 0 or (self._fire_time is not None and newest is not None and newest >= self._fire_time):
             return None
-        if self._random is None:
-            self._random = SystemRandom().random  # unlike random.random, never the same in two forked children
         pause = self._longest * (1 + self._random()) / 2
         self._longest = min(self._longest * 2, LONGEST_PAUSE)
         if record is not None and record.is_held:

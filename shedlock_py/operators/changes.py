@@ -12,7 +12,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any, get_args
 
 from shedlock_py.election.demotion import Demotion, leader_of
-from shedlock_py.errors import ProviderError, ProviderUnreachable
+from shedlock_py.errors import ConfigurationError, ProviderError, ProviderUnreachable
 from shedlock_py.events import OperatorActed, OperatorAction
 from shedlock_py.model.durations import parse_duration
 from shedlock_py.model.record import LockRecord, names_to_prune
@@ -45,8 +45,6 @@ class Confirmation:
     button: str
     consequence: str
     fields: tuple[Field, ...] = ()
-    sure: str = ""
-    """The text of a box that the operator must tick, too."""
     seen: str = ""
     """The state that the confirmation has shown. If the store has another state by then, nothing changes."""
     details: tuple[str, ...] = ()
@@ -76,23 +74,25 @@ def carry_out(provider: Any, action: OperatorAction, name: str, values: Mapping[
     return details
 
 
-def refusal(provider: LockProvider, action: OperatorAction, name: str, elections: Collection[str]) -> str:
-    """Return why ``action`` is refused, or "". A demotion's record may be freed: the confirmation shows the danger.
+def refuse(provider: LockProvider, action: OperatorAction, name: str, elections: Collection[str]) -> None:
+    """Refuse to demote a job, and to free a leader by force, because another node would lead beside it.
+
+    A demotion's record may be freed: the confirmation shows the danger.
 
     :param elections: the lock names of elections. A record looks the same for a leader and for a running job.
+    :raises NotDone: the action is refused.
     """
     if action == "demote" and name not in elections:
-        return (
+        raise NotDone(
             f"{display.printable(name)} is not known to be an election, and a job cannot be demoted. If it is "
             f"an election, name it: shedlock page --election NAME, or page_app(…, elections=[…])."
         )
     record = provider.record(name) if action == "force_release" and name in elections else None
     if record is not None and leader_of(record) is not None:
-        return (
+        raise NotDone(
             f"{display.printable(name)} has a leader, and another node would lead beside it. Demote it "
             f"instead: shedlock demote, or on the page"
         )
-    return ""
 
 
 # Pause and resume
@@ -168,10 +168,8 @@ def _release_confirmation(record: LockRecord, name: str, values: Mapping[str, st
     if not record.is_held:
         raise NotDone(f"{name} is not held.")
     if record.is_paused:
-        consequence = (
-            f"{name} is {display.pause_in_words(record)}. Freeing it starts jobs again at once. Use Resume instead."
-        )
-    elif (demotion := Demotion.from_record(record)) is not None:
+        raise NotDone(f"{name} is {display.pause_in_words(record)}. Use Resume instead.")
+    if (demotion := Demotion.from_record(record)) is not None:
         consequence = (
             f"{display.printable(demotion.leader)} was demoted, and may trust its lease for another "
             f"{display.in_words(record.remaining)}. If another node leads before that, two can lead at the same time."
@@ -182,14 +180,11 @@ def _release_confirmation(record: LockRecord, name: str, values: Mapping[str, st
             f"beside it at once. The first task notices at its next extension, or never. Free a lock only if you "
             f"know that its holder is dead."
         )
-    sure = "Free it although an operator has paused it" if record.is_paused else ""
-    return Confirmation(f"Free {name} by force", "Free by force", consequence, sure=sure, seen=_seen(record))
+    return Confirmation(f"Free {name} by force", "Free by force", consequence, seen=_seen(record))
 
 
 def _release(provider: Any, name: str, values: Mapping[str, str], by: str) -> str:
     record = _unchanged(provider, name, values)
-    if record.is_paused and values.get("sure") != "yes":
-        raise NotDone(f"{display.printable(name)} is {display.pause_in_words(record)}: tick that you are sure.")
     if not provider.force_release(name, record):
         raise NotDone(f"{display.printable(name)} is not held any more.")
     return f"it was held by {display.holder_of(record)} for {display.in_words(display.age(record))}"
@@ -267,6 +262,8 @@ def _prune(provider: Any, values: Mapping[str, str]) -> str:
     try:
         since = datetime.fromisoformat(counted_at)
         deleted = prune_as_listed(provider, parse_duration(unused_for, "unused for", zero=True), since)
+    except ConfigurationError:  # the store refuses this period
+        raise
     except (TypeError, ValueError) as error:
         raise NotDone("The records were not counted: count again before you delete.") from error
     were = "was" if deleted == 1 else "were"

@@ -84,6 +84,17 @@ def running_in_words(record: LockRecord) -> str:
     return f"{holder_of(record)} has it {since}, for another {in_words(record.remaining)} unless extended"
 
 
+def why_no_leader(record: LockRecord | None) -> str:
+    """Return why nobody leads in the election of ``record``."""
+    if record is None:
+        return "nobody ever led"
+    if record.pause is not None:
+        return f"it is {pause_in_words(record)}" if record.is_held else f"it was {pause_in_words(record)}"
+    if record.is_held and (demoted := demoted_leader(record)) is not None:
+        return f"{demoted} was demoted; the next election is in {in_words(record.remaining)}"
+    return f"{holder_of(record)} led until {local_iso(record.lock_until)}"
+
+
 def state_of(record: LockRecord) -> str:
     if not record.is_held:
         return "done" if record.is_done else "free"

@@ -84,8 +84,7 @@ class _Page:
         self._operator = operator
         self._shared = Shared()
         self._pool = WorkerPool(WORKERS, "shedlock-page", self)
-        self._mutex = threading.Lock()
-        self._under_way = 0
+        self._places = threading.BoundedSemaphore(WORKERS + MOST_WAITING)
 
     def routes(self) -> list[Route]:
         views = self._views
@@ -113,16 +112,14 @@ class _Page:
                 self._shared.forget()
             store = Store(OnLoop(self._provider, loop) if is_async else self._provider, self._shared)
             visitor: Visitor = request.scope["shedlock"]
-            with self._mutex:
-                if self._under_way >= WORKERS + MOST_WAITING:
-                    return PlainTextResponse("Too many requests at once.\n", 503, {"retry-after": "5"})
-                self._under_way += 1
+            if not self._places.acquire(blocking=False):
+                return PlainTextResponse("Too many requests at once.\n", 503, {"retry-after": "5"})
             try:
                 future = self._pool.submit(lambda: self._respond(view, store, request, visitor))
             except RuntimeError:
-                self._done()
+                self._places.release()
                 return PlainTextResponse("No thread could be started.\n", 503, {"retry-after": "5"})
-            future.add_done_callback(lambda _: self._done())
+            future.add_done_callback(lambda _: self._places.release())
             reply = asyncio.wrap_future(future)
             longest = None if request.method == "POST" else LONGEST_READ
             if not (await asyncio.wait({reply}, timeout=longest))[0]:
@@ -131,10 +128,6 @@ class _Page:
             return reply.result()
 
         return endpoint
-
-    def _done(self) -> None:
-        with self._mutex:
-            self._under_way -= 1
 
     def _respond(self, view: View, store: Store, request: Request, visitor: Visitor) -> Response:
         try:

@@ -9,7 +9,7 @@ from datetime import timedelta
 from shedlock_py.model.record import LockRecord
 from shedlock_py.model.run import Run
 from shedlock_py.operators import display
-from shedlock_py.page.lanes import shape_of, title_of
+from shedlock_py.page.lanes import title_of
 
 MOST_BARS = 60
 HEIGHT = 60
@@ -69,7 +69,7 @@ def durations(runs: Sequence[Run], record: LockRecord, lock_at_most_for: timedel
     width = 100 / max(len(timed), 20)
     bars = [
         Bar(
-            shape_of(run, record),
+            display.outcome_of(run, record),
             round(number * width, 2),
             round(width * 0.8, 2),
             min(y(duration), HEIGHT - 1),

@@ -81,10 +81,6 @@ class Chart:
     now: float = NOW
 
 
-def shape_of(run: Run, record: LockRecord) -> str:
-    return display.outcome_of(run, record)
-
-
 def title_of(run: Run, record: LockRecord) -> str:
     """Return all facts about a run, as the tooltip of its mark."""
     duration = display.duration_of(run, record)
@@ -127,7 +123,7 @@ def chart(runs: Sequence[Run], record: LockRecord, window: Window) -> Chart:
         if end < begin or run.started > now:
             continue
         start = x(run.started)
-        shape = shape_of(run, record)
+        shape = display.outcome_of(run, record)
         at = start if shape in ("vanished", "unfinished") else x(min(end, now))
         mark = Mark(shape, start, max(0.15, round(x(end) - start, 2)), at, title_of(run, record))
         by_holder.setdefault("paused" if run.is_pause else display.printable(run.holder), []).insert(0, mark)

@@ -16,7 +16,7 @@ from shedlock_py.model.request import is_valid_name
 from shedlock_py.model.run import Run
 from shedlock_py.operators.display import one_line, printable
 from shedlock_py.page.jobs import Job
-from shedlock_py.provider import LockProvider, can
+from shedlock_py.provider import can
 
 T = TypeVar("T")
 
@@ -41,13 +41,11 @@ class Shared:
             found = self._reads.setdefault(key, _Read(self.clock()))
         if is_first:
             try:
-                value = read()
+                found.future.set_result(read())
             except BaseException as error:
-                found.ended = self.clock()
                 found.future.set_exception(error)
-            else:
+            finally:
                 found.ended = self.clock()
-                found.future.set_result(value)
         return found.future.result(), found.began
 
     def forget(self) -> None:
@@ -79,7 +77,6 @@ class Store:
         self._records_of: float | None = None
         """When the read of the records began."""
         self.provider: Any = provider  # with methods that LockProvider does not have
-        self.locks: LockProvider = provider
         self.why_no_history = f"This provider keeps no run history. {PRESENT_ONLY}"
 
     @property
@@ -88,7 +85,8 @@ class Store:
         return printable(repr(self.provider))
 
     def records(self) -> list[LockRecord]:
-        records, self._records_of = self._read("records", self.locks.records)
+        records: list[LockRecord]
+        records, self._records_of = self._read("records", self.provider.records)
         return records
 
     def runs(self, name: str, limit: int) -> list[Run] | None:

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 from urllib.parse import parse_qsl, quote, urlsplit
 
 from starlette.datastructures import Headers, MutableHeaders
+from starlette.requests import ClientDisconnect, Request
 from starlette.responses import PlainTextResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
@@ -123,7 +124,7 @@ class RequestFilter:
             user = self._check(scope, headers)
             form: Mapping[str, str] = {}
             if scope["method"] == "POST":
-                form = _form(await _body(headers, receive))
+                form = _form(await _body(Request(scope, receive)))
                 if is_new or not hmac.compare_digest(form.get(FIELD, "").encode(), csrf.encode()):
                     raise Refusal(
                         403, "This form is not from this page, or is too old: go back, reload, and try again."
@@ -217,27 +218,25 @@ def _set_cookie(scope: Scope, value: str) -> str:
     return response.headers["set-cookie"]
 
 
-async def _body(headers: Headers, receive: Receive) -> bytes:
+async def _body(request: Request) -> bytes:
     """Return the body of the form.
 
     :raises Refusal: the body is not a form of this page.
     """
-    if headers.get("content-type", "").partition(";")[0].strip().lower() != "application/x-www-form-urlencoded":
+    if request.headers.get("content-type", "").partition(";")[0].strip().lower() != "application/x-www-form-urlencoded":
         raise Refusal(415, "Only forms of this page.")
     body = bytearray()
     try:
         async with asyncio.timeout(BODY_SECONDS):
-            while True:
-                message = await receive()
-                if message["type"] == "http.disconnect":
-                    raise Refusal(400, "The form is not complete.")
-                body += message.get("body", b"")
+            async for chunk in request.stream():
+                body += chunk
                 if len(body) > LONGEST_BODY:
                     raise Refusal(413, f"This form is longer than {LONGEST_BODY} bytes.")
-                if not message.get("more_body", False):
-                    return bytes(body)
+    except ClientDisconnect as error:
+        raise Refusal(400, "The form is not complete.") from error
     except TimeoutError as error:
         raise Refusal(408, "The form did not arrive in time.") from error
+    return bytes(body)
 
 
 def _form(body: bytes) -> dict[str, str]:

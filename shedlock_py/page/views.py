@@ -88,7 +88,7 @@ class Views:
 
     def job(self, store: Store, values: Mapping[str, str]) -> Shown:
         name = values.get("name", "")
-        record = store.locks.record(name)
+        record = store.provider.record(name)
         if record is None:
             return problem(404, f"The store has no lock {display.printable(name)!r}.")
         runs = store.runs(name, MOST_RUNS)
@@ -116,7 +116,7 @@ class Views:
         able: list[tuple[str, str, bool]] = [
             ("pause", "Pause again…" if record.is_paused else "Pause…", can(store.provider, "pause") and not is_led),
             ("resume", "Resume…", record.is_paused and can(store.provider, "resume")),
-            ("force_release", "Free by force…", record.is_held and not is_of_leader),
+            ("force_release", "Free by force…", record.is_held and not (record.is_paused or is_of_leader)),
             ("demote", "Demote…", is_led),
         ]
         return [(action, words) for action, words, is_able in able if is_able]
@@ -131,7 +131,7 @@ class Views:
         for name in sorted({*self.elections, *demoted}):
             record = records.get(name)
             if record is None:
-                absent = {"name": display.printable(name), "leader": None, "why": "nobody ever led"}
+                absent = {"name": display.printable(name), "leader": None, "why": display.why_no_leader(None)}
                 elections.append({**absent, "can": [], "charts": [], "runs": []})
                 continue
             elections.append({**leader_values(record, store.runs(name, MOST_RUNS)), "can": self._can(store, record)})
@@ -142,7 +142,7 @@ class Views:
 
     def try_store(self, store: Store) -> Shown:
         """Run the checks of ``shedlock doctor``. They write a lock record of their own."""
-        return Shown("store.html", {**store_values(store, checks_of(store.locks)), "title": "Store", "tried": True})
+        return Shown("store.html", {**store_values(store, checks_of(store.provider)), "title": "Store", "tried": True})
 
     def confirm(
         self, store: Store, action: OperatorAction, values: Mapping[str, str], why_not: str = "", status: int = 200
@@ -152,12 +152,11 @@ class Views:
         name = values.get("name", "")
         try:
             wanted = changes.confirmation(store.provider, action, name, values)
+            changes.refuse(store.provider, action, name, self.elections)
         except changes.NotDone as error:
             return problem(409, why_not or str(error), name)
         except ConfigurationError as error:
             return problem(400, why_not or str(error), name)
-        if refusal := changes.refusal(store.provider, action, name, self.elections):
-            return problem(409, refusal, name)
         shown = {
             "title": wanted.title,
             "action": action,
@@ -169,11 +168,9 @@ class Views:
 
     def change(self, store: Store, action: OperatorAction, values: Mapping[str, str], by: str) -> Shown:
         name = values.get("name", "")
-        # Refuse first: the form has shown the consequence of an earlier state.
-        refusal = changes.refusal(store.provider, action, name, self.elections)
-        if refusal:
-            return problem(409, refusal, name)
         try:
+            # Refuse first: the form has shown the consequence of an earlier state.
+            changes.refuse(store.provider, action, name, self.elections)
             done = changes.carry_out(store.provider, action, name, values, by)
         except changes.NotDone as error:
             return self.confirm(store, action, values, str(error), 409)
@@ -184,20 +181,18 @@ class Views:
         return Shown(location=action)
 
 
-def problem(status: int, text: str, name: str = "") -> Shown:
-    return Shown("problem.html", {"title": "Not possible", "text": text, "name": name}, status)
+def problem(status: int, text: str, name: str = "", title: str = "Not possible") -> Shown:
+    return Shown("problem.html", {"title": title, "text": text, "name": name}, status)
 
 
 def store_problem(error: ProviderError) -> Shown:
     """Show a failure of the store, with a status that does not blame the page."""
     title = "The store does not reply" if isinstance(error, ProviderUnreachable) else "The store replies with an error"
-    values = {"title": title, "text": display.printable(display.one_line(error)), "name": ""}
-    return Shown("problem.html", values, 503)
+    return problem(503, display.printable(display.one_line(error)), title=title)
 
 
 def store_does_not_reply(seconds: float) -> Shown:
-    values = {"title": "The store does not reply", "text": f"No reply came within {seconds:g} seconds.", "name": ""}
-    return Shown("problem.html", values, 503)
+    return problem(503, f"No reply came within {seconds:g} seconds.", title="The store does not reply")
 
 
 def is_election(record: LockRecord, elections: Collection[str]) -> bool:
@@ -256,15 +251,7 @@ def run_row(run: Run, record: LockRecord) -> dict[str, Any]:
 
 
 def leader_values(record: LockRecord, runs: Sequence[Run] | None) -> dict[str, Any]:
-    leading, demotion = leader_of(record), Demotion.from_record(record)
-    why = f"{display.holder_of(record)} led until {display.local_iso(record.lock_until)}"
-    if record.is_paused:
-        why = display.pause_in_words(record)
-    elif record.is_held and demotion is not None:
-        why = (
-            f"{display.printable(demotion.leader)} was demoted; the next election is in "
-            f"{display.in_words(record.remaining)}"
-        )
+    leading = leader_of(record)
     return {
         "key": record.name,
         "name": display.printable(record.name),
@@ -273,15 +260,14 @@ def leader_values(record: LockRecord, runs: Sequence[Run] | None) -> dict[str, A
         "since": f"{display.in_words(display.age(record))} ago",
         "locked_at": display.local_iso(record.locked_at),
         "until": f"in {display.in_words(record.remaining)}",
-        "why": why,
+        "why": display.why_no_leader(record),
         "charts": [chart(runs, record, LAST_WEEK)] if runs else [],
         "runs": [run_row(run, record) for run in (runs or ())[:TERMS]],
-        "has_history": runs is not None,
     }
 
 
 def store_values(store: Store, checks: Any = None) -> dict[str, Any]:
-    found: list[Check] = list(read_only_checks(store.locks) if checks is None else checks)
+    found: list[Check] = list(read_only_checks(store.provider) if checks is None else checks)
     has_history = found[0].status == "failed" or store.has_history
     return {
         "shown": store.shown,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
@@ -13,7 +14,7 @@ from typing import Any, cast
 from shedlock_py.errors import ConfigurationError
 from shedlock_py.events import Listener, log_listener
 from shedlock_py.model.durations import Duration, parse_duration
-from shedlock_py.model.request import LockRequest, check_hold_times, checked_lock_name, default_holder, validate_holder
+from shedlock_py.model.request import LockRequest, check_hold_times, checked_lock_name, validate_holder
 from shedlock_py.model.text import quoted
 from shedlock_py.provider import AsyncLockProvider, LockProvider
 from shedlock_py.settings.environment import settings_of
@@ -26,14 +27,14 @@ from shedlock_py.settings.options import (
     is_async_provider,
     parse_keep_alive,
 )
-from shedlock_py.settings.urls import async_provider_from_text, provider_from_text, reopening
+from shedlock_py.settings.urls import async_provider_from_text, provider_from_text
 
 
 @dataclass(frozen=True)
 class Settings:
     """All defaults of a process. :func:`configure` changes some of them; ``Settings(…).apply()`` sets all at once."""
 
-    provider: LockProvider | str | None = field(default=None, repr=False)
+    provider: LockProvider | AsyncLockProvider | str | None = field(default=None, repr=False)
     async_provider: AsyncLockProvider | str | None = field(default=None, repr=False)
     default_lock_at_most_for: timedelta | None = timedelta(minutes=10)
     default_lock_at_least_for: timedelta = timedelta(0)
@@ -63,37 +64,45 @@ class Settings:
         return _apply(self)
 
     def _checked(self) -> Settings:
-        """Check these settings, and return them with open providers in place of URLs.
+        """Check these settings, and return them with open providers in place of URLs, each in its own field.
 
         :raises ConfigurationError: they cannot work.
         """
         keep_alive = parse_keep_alive(self.keep_alive) or False
         _checked_listeners(self.listeners)
-        sync, asynchronous = self.provider, self.async_provider
-        sync = provider_from_text(sync) if isinstance(sync, str) else sync
+        provider, asynchronous = self.provider, self.async_provider
+        provider = provider_from_text(provider) if isinstance(provider, str) else provider
         asynchronous = async_provider_from_text(asynchronous) if isinstance(asynchronous, str) else asynchronous
-        if sync is not None and is_async_provider(sync):
-            raise ConfigurationError(f"{type(sync).__name__} is an async provider: configure(async_provider=…)")
         if asynchronous is not None and not is_async_provider(asynchronous):
             raise ConfigurationError(f"{type(asynchronous).__name__} is not an async provider: configure(provider=…)")
+        if provider is not None and is_async_provider(provider):
+            if asynchronous is not None:
+                raise ConfigurationError(
+                    f"{type(provider).__name__} is an async provider, as is async_provider: give one of them, or as "
+                    f"provider the same store for ordinary functions"
+                )
+            provider, asynchronous = None, cast(AsyncLockProvider, provider)
         if self.default_lock_at_most_for is not None:
             check_hold_times(self.default_lock_at_most_for, self.default_lock_at_least_for)
             names = ("keep_alive", "default_lock_at_most_for")
             check_keep_alive_limit(keep_alive, self.default_lock_at_most_for, names)
-        return replace(self, provider=sync, async_provider=asynchronous, keep_alive=keep_alive)
+        return replace(self, provider=provider, async_provider=asynchronous, keep_alive=keep_alive)
 
 
 _DEFAULTS = Settings()
-_settings = _DEFAULTS
 
 
-def current_settings() -> Settings:
-    return _settings
+class _Process:
+    """The settings of this process. Each change replaces them as a whole, so a reader reads them once."""
+
+    settings = _DEFAULTS
+
+
+process = _Process()
 
 
 def _set(settings: Settings) -> _Restore:
-    global _settings
-    previous, _settings = _settings, settings
+    previous, process.settings = process.settings, settings
     return _Restore(previous)
 
 
@@ -103,10 +112,9 @@ def _apply(settings: Settings, *, create_schema: bool = False) -> _Restore:
     :raises ConfigurationError: they cannot work; nothing is changed.
     :raises ProviderError: the tables cannot be created; nothing is changed.
     """
-    with reopening(settings.provider, settings.async_provider):
-        checked = settings._checked()
-        if create_schema and is_active():
-            _create_schema(checked)
+    checked = settings._checked()
+    if create_schema and is_active():
+        _create_schema(checked)
     return _set(checked)
 
 
@@ -129,12 +137,10 @@ class _Unchanged:
 
 
 _UNCHANGED: Any = _Unchanged()
-_NONE: Any = object()
-"""Replaces the provider if :func:`configure_store` has only an async provider."""
 
 
 def configure(
-    provider: LockProvider | str = _UNCHANGED,
+    provider: LockProvider | AsyncLockProvider | str = _UNCHANGED,
     *,
     async_provider: AsyncLockProvider | str = _UNCHANGED,
     default_lock_at_most_for: Duration | None = _UNCHANGED,
@@ -154,7 +160,8 @@ def configure(
             test_something()
 
     :param provider: the store, as a provider or a URL (see :func:`provider_from_url`). It also replaces the
-        ``async_provider`` of an earlier call.
+        ``async_provider`` of an earlier call. An async provider (``"postgresql+asyncpg://…"``) serves ``async def``
+        tasks only.
     :param async_provider: the same store for ``async def`` tasks. Without it they use ``provider`` in a worker thread.
     :param default_lock_at_most_for: for locks without a ``lock_at_most_for``; initially 10 minutes. None: every lock
         must have its own.
@@ -185,13 +192,11 @@ def _configure(given: Mapping[str, Any], create_schema: object = False) -> _Rest
         changes.setdefault("async_provider", None)
     if not isinstance(create_schema, bool):
         raise ConfigurationError(f"create_schema must be True or False, not {quoted(create_schema)}")
-    return _apply(replace(_settings, **changes), create_schema=create_schema)
+    return _apply(replace(process.settings, **changes), create_schema=create_schema)
 
 
 def _parse(name: str, value: Any) -> Any:
     match name:
-        case "provider" if value is _NONE:
-            return None
         case "provider" | "async_provider" if value is None:
             raise ConfigurationError(f"{name} is None. {NO_URL}")
         case "default_lock_at_most_for":
@@ -218,26 +223,12 @@ def _create_schema(settings: Settings) -> None:
         )
 
 
-def configure_store(store: LockProvider | AsyncLockProvider, **defaults: Any) -> _Restore:
-    """Call :func:`configure` with a provider of either kind. It replaces the configured providers of both kinds."""
-    if not is_async_provider(store):
-        return configure(cast(LockProvider, store), **defaults)
-    return configure(_NONE, async_provider=cast(AsyncLockProvider, store), **defaults)
-
-
 def reset() -> _Restore:
     """Restore the initial defaults: no provider, 10 minutes, no listeners except the log.
 
     Undoes every :func:`configure`. As a context manager, it restores the previous defaults at the end.
     """
     return _set(_DEFAULTS)
-
-
-def override(provider: LockProvider, async_provider: AsyncLockProvider, listeners: tuple[Listener, ...]) -> _Restore:
-    """Replace these defaults until the context is left; keep all other defaults. For tests."""
-    return replace(
-        _settings, provider=provider, async_provider=async_provider, listeners=(log_listener, *listeners)
-    ).apply()
 
 
 def _checked_listeners(listeners: object) -> list[Listener]:
@@ -263,7 +254,7 @@ def lock_request(
 
     :raises ConfigurationError: no ``lock_at_most_for``, or a value that cannot work.
     """
-    settings = _settings
+    settings = process.settings
     at_most = settings.default_lock_at_most_for if lock_at_most_for is None else lock_at_most_for
     if at_most is None and not is_active():
         at_most = "10m"  # nothing is locked, so it does not matter
@@ -275,21 +266,25 @@ def lock_request(
     at_least = settings.default_lock_at_least_for if lock_at_least_for is None else lock_at_least_for
     if fire_time is None:
         with suppress(TypeError):  # a value that is not hashable is refused below
-            return _checked_request(name, at_most, at_least, settings.holder, template, default_holder())
+            return _checked_request(name, at_most, at_least, settings.holder, template, os.getpid())
     return LockRequest(name, at_most, at_least, settings.holder, fire_time, template)
 
 
 @lru_cache(maxsize=1024, typed=True)
 def _checked_request(
-    name: str, at_most: Duration, at_least: Duration, holder: str | None, template: str | None, _process: str
+    name: str, at_most: Duration, at_least: Duration, holder: str | None, template: str | None, _process: int
 ) -> LockRequest:
-    """:param _process: the default holder, so that a forked child gets its own request."""
+    """:param _process: the default holder names it, so a forked child gets its own request."""
     return LockRequest(name, at_most, at_least, holder, template=template)
 
 
-def is_kept_alive(keep_alive: bool | timedelta | None) -> bool:
-    """Return the option of a lock, or else the default. Without locking, nothing is kept alive."""
-    return bool(_settings.keep_alive if keep_alive is None else keep_alive) and is_active()
+def keep_alive_in_use(keep_alive: bool | timedelta | None) -> bool | timedelta:
+    """Return the option of a lock, or else the default. Without locking, nothing is kept alive.
+
+    A duration is how long after the start of a run its heartbeats end.
+    """
+    chosen = process.settings.keep_alive if keep_alive is None else keep_alive
+    return chosen if chosen and is_active() else False
 
 
 def check_kept_alive(what: str, keep_alive: bool | timedelta | None) -> None:
@@ -297,18 +292,12 @@ def check_kept_alive(what: str, keep_alive: bool | timedelta | None) -> None:
 
     :raises ConfigurationError: no heartbeats.
     """
-    if is_active() and not is_kept_alive(keep_alive):
+    if is_active() and not keep_alive_in_use(keep_alive):
         raise ConfigurationError(
             f"{what}: recover=True needs keep_alive=True, here or in configure(): {WITHOUT_HEARTBEATS}"
         )
 
 
-def keep_alive_limit(keep_alive: bool | timedelta | None) -> timedelta | None:
-    """Return how long after the start of a run its heartbeats end; None without a limit."""
-    limit = _settings.keep_alive if keep_alive is None else keep_alive
-    return limit if isinstance(limit, timedelta) and is_active() else None
-
-
 def is_configured() -> bool:
     """Return whether :func:`configure` was called, so that the defaults are known."""
-    return _settings is not _DEFAULTS
+    return process.settings is not _DEFAULTS

@@ -10,8 +10,8 @@ from typing import Any
 from shedlock_py.errors import ConfigurationError
 from shedlock_py.model.durations import parse_duration
 from shedlock_py.model.request import validate_holder
-from shedlock_py.settings.options import is_async_provider, keep_alive_of_text
-from shedlock_py.settings.urls import provider_from_text, reopening
+from shedlock_py.settings.options import keep_alive_of_text
+from shedlock_py.settings.urls import provider_from_text
 
 
 def settings_of(environ: Mapping[str, str] | None = None) -> dict[str, Any]:
@@ -22,12 +22,9 @@ def settings_of(environ: Mapping[str, str] | None = None) -> dict[str, Any]:
     """
     given = os.environ if environ is None else environ
     found: dict[str, Any] = {}
-    with reopening(given.get("SHEDLOCK_STORE")):
-        for variable, (name, parse) in VARIABLES.items():
-            if text := given.get(variable, "").strip():
-                found[name] = parse(text, variable)
-    if "provider" in found and is_async_provider(found["provider"]):
-        found["async_provider"] = found.pop("provider")
+    for variable, (name, parse) in VARIABLES.items():
+        if text := given.get(variable, "").strip():
+            found[name] = parse(text, variable)
     return found
 
 

@@ -112,7 +112,7 @@ class LockOptions:
         :param fire_time: the fire time of this call, if these options have a function for it.
         :raises ConfigurationError: ``fire_time`` is not an aware datetime.
         """
-        if not self.gives_fire_time and self.expected_every is None:
+        if self.once_per is None and self.fire_time is None and self.expected_every is None:
             return request
         now, more = datetime.now(UTC), dict[str, Any]()
         given = self.fire_time if fire_time is None else fire_time

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 
 from shedlock_py import AsyncInMemoryLockProvider, InMemoryLockProvider
-from shedlock_py.settings.defaults import override
+from shedlock_py.settings.defaults import configure
 from shedlock_py.testing.doubles import FakeClock, RecordingListener
 
 
@@ -32,7 +32,7 @@ def shedlock_provider(
     """
     provider = InMemoryLockProvider(clock=shedlock_clock)
     in_async_code = AsyncInMemoryLockProvider(shared_with=provider)
-    with override(provider=provider, async_provider=in_async_code, listeners=(_shedlock_recorder,)):
+    with configure(provider, async_provider=in_async_code, listeners=[_shedlock_recorder]):
         yield provider
 
 

@@ -9,7 +9,7 @@ from typing import Any
 from unittest.mock import Mock
 
 import pytest
-from apscheduler.events import EVENT_JOB_ERROR, EVENT_JOB_EXECUTED, EVENT_JOB_MISSED
+from apscheduler.events import EVENT_JOB_ERROR, EVENT_JOB_EXECUTED
 from apscheduler.schedulers.background import BackgroundScheduler
 
 from shedlock_py import (
@@ -42,16 +42,6 @@ def skipping(directory: Path, kind: str, **options: Any) -> Iterator[tuple[App, 
             assert app.codes(task, *ENDS) == [event]
         assert task.runs == 0
         yield app, event
-
-
-@both_kinds
-@pytest.mark.parametrize("code", [EVENT_JOB_MISSED, EVENT_JOB_EXECUTED])
-def test_a_skip_can_be_reported_as_missed_or_as_executed(kind: str, code: int, tmp_path: Path) -> None:
-    name = {EVENT_JOB_MISSED: "missed", EVENT_JOB_EXECUTED: "executed"}[code]
-    with skipping(tmp_path, kind, skip_event=name) as (_, event):
-        assert event.code == code
-        assert not isinstance(event, JobSkippedEvent)
-        assert (event.retval, event.exception) == (None, None)
 
 
 @both_kinds

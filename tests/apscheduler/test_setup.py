@@ -179,8 +179,8 @@ def test_install_in_a_running_asyncio_scheduler(tmp_path: Path) -> None:
 
 def test_a_refused_install_changes_nothing(tmp_path: Path) -> None:
     scheduler = BackgroundScheduler(timezone="UTC")
-    with pytest.raises(ConfigurationError, match="skip_event"):
-        install(scheduler, shared_provider, skip_event="nonsense")
+    with pytest.raises(ConfigurationError, match="on_provider_error"):
+        install(scheduler, shared_provider, on_provider_error="nonsense")
     install(scheduler, shared_provider)
     with pytest.raises(ConfigurationError, match=r'"default".*already'):
         install(scheduler, shared_provider)

@@ -161,7 +161,7 @@ def test_a_job_that_takes_the_place_of_another_shares_nothing(
     assert warnings_of(caplog, old.id, logger="apscheduler") == []
 
 
-def test_a_job_without_a_parameter(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_two_ids_with_one_lock_in_locks(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     lock = name_of(tmp_path)
     locks = {f"{lock}/a": lock, f"{lock}/b": lock}
     with running(tmp_path, locks=locks, default_lock_at_most_for="1m") as app:

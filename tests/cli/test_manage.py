@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from sqlalchemy import Engine, create_engine, inspect
 
-from shedlock_py import Lease, LockRequest
+from shedlock_py import Lease, LockRecord, LockRequest
 from shedlock_py.election.demotion import Demotion
 from shedlock_py.providers.sqlalchemy import AsyncSqlAlchemyLockProvider, SqlAlchemyLockProvider
 from tests.cli.harness import in_a_process, insert, job_of, provider_at, run, set_fire_time, take
@@ -54,6 +54,26 @@ def test_release_what_is_free(force: tuple[str, ...], store: str) -> None:
     done = run("release", "jobb", *force, store=store)
     assert done.exit_code == 1
     assert done.stderr == "shedlock: the store has no lock 'jobb'; did you mean 'job'?\n"
+
+
+def test_i2_release_with_force_does_not_free_the_lock_of_a_job_that_got_it_meanwhile(
+    store: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lease = take(store, "job", holder="web-1:7")
+    read = SqlAlchemyLockProvider.record
+
+    def read_too_early(provider: SqlAlchemyLockProvider, name: str) -> LockRecord | None:
+        record = read(provider, name)
+        monkeypatch.setattr(SqlAlchemyLockProvider, "record", read)
+        provider.release(lease)
+        take(store, "job", holder="web-2:8")
+        return record
+
+    monkeypatch.setattr(SqlAlchemyLockProvider, "record", read_too_early)
+    done = run("release", "job", "--force", store=store)
+    assert (done.exit_code, done.stdout) == (1, "")
+    assert "web-1:7 does not hold lock 'job' any more, so nothing was freed; look at it again" in done.stderr
+    assert job_of(store).is_held
 
 
 # release --forget-fire-time
@@ -289,7 +309,7 @@ def test_stores_without_a_schema(url: str) -> None:
 def test_leader_says_who_leads_or_who_led_last(store: str) -> None:
     done = run("leader", "election", store=store)
     assert (done.exit_code, done.stdout) == (1, "")
-    assert done.stderr == "shedlock: nobody leads in 'election', and nobody ever led\n"
+    assert done.stderr == "shedlock: nobody leads in 'election': nobody ever led\n"
 
     lease = take(store, "election", "15s", holder="node-1")
     done = run("leader", "election", store=store)
@@ -305,11 +325,12 @@ def test_leader_says_who_leads_or_who_led_last(store: str) -> None:
     provider.release(lease)
     done = run("leader", "election", store=store)
     assert done.exit_code == 1
-    assert done.stderr.startswith("shedlock: nobody leads in 'election'; node-1 led until 20")
+    assert done.stderr.startswith("shedlock: nobody leads in 'election': node-1 led until 20")
     provider.take_over(Demotion("node-1", timedelta(0)).request("election", timedelta(minutes=5)))
     done = run("leader", "election", store=store)
     assert done.exit_code == 1
-    assert done.stderr.startswith("shedlock: nobody leads in 'election': node-1 was demoted, the next can lead in 5m")
+    why = "node-1 was demoted; the next election is in 5m"
+    assert done.stderr.startswith(f"shedlock: nobody leads in 'election': {why}")
     done = run("leader", "election", "--json", store=store)
     assert done.exit_code == 1
     assert json.loads(done.stdout) == {

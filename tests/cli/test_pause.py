@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
 import threading
 from datetime import timedelta
 from pathlib import Path
@@ -15,7 +14,7 @@ from shedlock_py import InMemoryLockProvider, LockProvider, LockRecord
 from shedlock_py.cli.watch import Watch
 from shedlock_py.testing import FakeClock
 from tests.cli.harness import in_a_process, insert, job_of, provider_at, run, take
-from tests.cli.terminal import Terminal, command, environment
+from tests.cli.terminal import Terminal, command
 from tests.support.polling import wait_until
 
 HOSTILE = "\x1b[2J[red]x[/red]\n\u202eevil"
@@ -120,7 +119,7 @@ def test_wrong_usage_of_pause(arguments: tuple[str, ...], message: str, store: s
 def test_locks_in_memory_are_not_paused() -> None:
     done = run("pause", "job", "--for", "1h", store="memory://")
     assert (done.exit_code, done.stdout) == (78, "")
-    assert "locks in memory are private to this process: nothing would be paused" in done.stderr
+    assert "locks in memory are private to this process, so they lock nothing here" in done.stderr
 
 
 class WithoutPause:
@@ -173,73 +172,17 @@ def test_resume_of_an_unknown_lock(store: str) -> None:
     assert done.stderr == "shedlock: the store has no lock 'jobb'; did you mean 'job'?\n"
 
 
-# release --force asks twice
+# release
 
 
-def test_release_without_force_names_the_pause(store: str) -> None:
+@pytest.mark.parametrize("arguments", [(), ("--force",), ("--forget-fire-time",), ("--force", "--forget-fire-time")])
+def test_release_does_not_free_a_paused_lock_and_names_the_way(arguments: tuple[str, ...], store: str) -> None:
     paused(store)
-    done = run("release", "job", store=store)
+    done = run("release", "job", *arguments, store=store)
     assert (done.exit_code, done.stdout) == (64, "")
     assert done.stderr.startswith("shedlock: lock 'job' is paused until 20")
-    assert done.stderr.endswith(
-        " by alice@web-1: migration; end the pause with: shedlock resume job; or free it with --force --yes\n"
-    )
+    assert done.stderr.endswith(" by alice@web-1: migration; end it with: shedlock resume job\n")
     assert job_of(store).is_paused
-
-
-def test_release_with_force_asks_again_and_without_a_terminal_refuses(store: str) -> None:
-    paused(store)
-    for arguments in (("--force",), ("--yes",)):
-        done = run("release", "job", *arguments, store=store, SHEDLOCK_YES="1", SHEDLOCK_RELEASE_YES="1")
-        assert done.exit_code == 64
-        assert "or free it with --force --yes" in done.stderr
-    assert job_of(store).is_paused
-    done = run("release", "job", "--force", "--yes", store=store)
-    assert (done.exit_code, done.stderr) == (0, "")
-    assert done.stdout.startswith("lock 'job' is free; it was held by (paused by alice@web-1: migration) for ")
-    assert not job_of(store).is_held
-
-
-@in_a_process
-@pytest.mark.parametrize(("typed", "code"), [("n\n", 64), ("y\n", 0), ("\n", 64)])
-def test_release_with_force_asks_on_a_terminal(typed: str, code: int, store: str) -> None:
-    paused(store)
-    with Terminal(command("release", "job", "--force"), columns=200, SHEDLOCK_STORE=store) as terminal:
-        terminal.read_until("Free it? [y/N]")
-        assert "by alice@web-1: migration. Jobs start again at once." in terminal.text
-        terminal.type(typed)
-        assert terminal.end() == code
-    assert job_of(store).is_held is (code != 0)
-
-
-@in_a_process
-def test_i2_release_with_force_does_not_free_the_lock_of_a_job_that_got_it_while_it_asked(store: str) -> None:
-    paused(store)
-    with Terminal(command("release", "job", "--force"), columns=200, SHEDLOCK_STORE=store) as terminal:
-        terminal.read_until("Free it? [y/N]")
-        provider: Any = provider_at(store)
-        assert provider.resume("job")
-        take(store, "job", holder="web-2:8")
-        terminal.type("y\n")
-        assert terminal.end() == 1
-        assert "does not hold lock 'job' any more, so nothing was freed; look at it again" in terminal.text
-    assert job_of(store).is_held
-
-
-@pytest.mark.slow("starts an interpreter")
-@in_a_process
-def test_release_with_force_and_without_standard_input_refuses(store: str) -> None:
-    paused(store)
-    words = ["sh", "-c", 'exec "$@" <&-', "sh", *command("release", "job", "--force", "--store", store)]
-    done = subprocess.run(words, env=environment(), capture_output=True, text=True, timeout=60, check=False)
-    assert (done.returncode, done.stdout) == (64, "")
-    assert "or free it with --force --yes" in done.stderr
-
-
-def test_yes_is_for_paused_locks_only(store: str) -> None:
-    take(store, "job")
-    assert run("release", "job", "--yes", store=store).exit_code == 64
-    assert run("release", "job", "--force", store=store).exit_code == 0
 
 
 # Output of other commands
@@ -294,12 +237,13 @@ def test_nobody_leads_a_paused_election(store: str) -> None:
     paused(store)
     done = run("leader", "job", store=store)
     assert (done.exit_code, done.stdout) == (1, "")
-    assert done.stderr.startswith("shedlock: nobody leads in 'job': it is paused by alice@web-1: migration, until 20")
+    assert done.stderr.startswith("shedlock: nobody leads in 'job': it is paused until 20")
+    assert done.stderr.endswith(" by alice@web-1: migration\n")
     assert json.loads(run("leader", "job", "--json", store=store).stdout)["leader"] is None
     assert run("demote", "job", store=store).exit_code == 1
     run("resume", "job", store=store)
     assert run("leader", "job", store=store).stderr.startswith(
-        "shedlock: nobody leads in 'job'; it was paused until 20"
+        "shedlock: nobody leads in 'job': it was paused until 20"
     )
 
 

@@ -243,9 +243,9 @@ def test_i11_a_fire_time_that_was_granted_since_the_first_copy_is_not_forgotten(
     node, other, hour = replica(store), replica(store), timedelta(hours=1)
     node.release(acquired(node, LockRequest("job", "1m", fire_time=store.epoch)))
     begin = len(store.commands)
-    store.lost = {begin + 1: ConnectionResetError()}
+    store.lost = {begin + 2: ConnectionResetError()}
     earlier = LockRequest("job", "1m", fire_time=store.epoch - hour)
-    store.meanwhile(2, lambda: other.release(acquired(other, earlier)))
+    store.meanwhile(3, lambda: other.release(acquired(other, earlier)))
     assert node.forget_fire_time("job") is True
     assert store.entries["job"].record.last_fire_time == earlier.fire_time
 
@@ -389,11 +389,12 @@ class KeepsTheTime(Store):
         return reply
 
 
-@pytest.mark.parametrize("operation", ["prune", "acquire"])
+@pytest.mark.parametrize("operation", ["prune", "acquire", "forget_fire_time"])
 def test_i1_a_check_of_the_clock_is_not_by_a_time_that_was_kept(operation: str) -> None:
     store = KeepsTheTime()
     holder, other = replica(store), replica(store)
-    lease = acquired(holder, LockRequest("job", "1m"))
+    request = LockRequest("job", "1m", fire_time=ONCE if operation == "forget_fire_time" else None)
+    lease = acquired(holder, request)
     before = len(store.commands)
     if operation == "prune":
         store.ahead = {before: 3600.0}  # the list
@@ -401,6 +402,6 @@ def test_i1_a_check_of_the_clock_is_not_by_a_time_that_was_kept(operation: str) 
             other.prune("1s")
     else:
         store.kept = cas.ServerTime(store.epoch + timedelta(hours=2), store.clock(), store.clock())
-        assert other.acquire(LockRequest("job", "1m")) is None
+        assert not (other.acquire(request) if operation == "acquire" else other.forget_fire_time("job"))
     assert set(store.commands[before:]) <= {"List", "Read"}
     assert holder.extend(lease, "1m") is not None

@@ -43,7 +43,7 @@ from shedlock_py import (
 from shedlock_py.model.request import default_holder
 from shedlock_py.providers.redis import AsyncRedisLockProvider, RedisLockProvider
 from shedlock_py.providers.sqlalchemy import AsyncSqlAlchemyLockProvider
-from shedlock_py.settings.defaults import configure_store, is_kept_alive, keep_alive_limit, lock_request
+from shedlock_py.settings.defaults import keep_alive_in_use, lock_request
 from shedlock_py.settings.environment import VARIABLES
 from shedlock_py.settings.lookup import configured_providers, resolve_async_provider, resolve_provider
 from shedlock_py.settings.options import LockOptions
@@ -86,9 +86,9 @@ class TestConfigure:
         configure()
         configure(holder="replica-2")
         assert lock_request("job") == LockRequest("job", "7m", "3s", holder="replica-2")
-        assert is_kept_alive(None)
+        assert keep_alive_in_use(None)
         with configure(keep_alive=False, default_lock_at_most_for=None):
-            assert not is_kept_alive(None)
+            assert not keep_alive_in_use(None)
             attempt("job", lambda: None, lock_at_most_for="1m")
         assert heard.kinds() == ["LockAcquired", "TaskFinished", "LockReleased"]
         assert provider.record("job")
@@ -108,11 +108,22 @@ class TestConfigure:
         assert resolve_provider(None, "job") is new
         assert resolve_async_provider(None, "job") is for_async
 
+    def test_it_takes_an_async_provider(self, tmp_path: Path) -> None:
+        configure(InMemoryLockProvider(), async_provider=AsyncInMemoryLockProvider())
+        provider, url = AsyncInMemoryLockProvider(), f"sqlite+aiosqlite:///{tmp_path}/locks.db"
+        for given, expected in ((provider, provider), (url, provider_from_text(url))):
+            configure(given)
+            configure(holder="replica-1")
+            assert configured_providers() == (expected,)
+            assert resolve_async_provider(None, "job") is expected
+        configure(async_provider=provider)
+        assert configured_providers() == (provider,)
+
     def test_reset_restores_the_defaults_of_a_fresh_process(self) -> None:
         configure(InMemoryLockProvider(), default_lock_at_most_for="1m", keep_alive=True, holder="replica-1")
         with reset():
             assert lock_request("job") == LockRequest("job", "10m")
-            assert not is_kept_alive(None)
+            assert not keep_alive_in_use(None)
             with pytest.raises(ProviderNotConfigured):
                 hold("job").__enter__()
         assert lock_request("job").holder == "replica-1"
@@ -141,24 +152,6 @@ class TestConfigure:
         configure(create_schema=True)  # in the configured store; a repetition changes nothing
         set_active(False)
         configure(f"sqlite:///{tmp_path}/no/such/directory/locks.db", create_schema=True)  # the call locks nothing
-
-    def test_a_relative_path_in_another_working_directory(
-        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        """configure() means the file in the current directory; a guard keeps the file of its first call."""
-        url, in_guard = "sqlite:///relative.db", "sqlite:///guards.db"
-        for name in ("first", "second"):
-            (tmp_path / name).mkdir()
-            monkeypatch.chdir(tmp_path / name)
-            configure(url, create_schema=True)
-            with Settings.from_env({"SHEDLOCK_STORE": url}).apply(), hold("job"):
-                assert resolve_provider(None, "job") is provider_from_text(url)
-            assert (tmp_path / name / "relative.db").exists()
-            if name == "first":
-                configure(in_guard, create_schema=True)
-            reset()
-            assert isinstance(attempt("job", nothing_sync, provider=in_guard), Executed)
-        assert not (tmp_path / "second" / "guards.db").exists()
 
     def test_tables_that_cannot_be_created_change_nothing(self, tmp_path: Path) -> None:
         provider = InMemoryLockProvider()
@@ -225,8 +218,10 @@ class TestConfigure:
             ({"default_lock_at_least_for": -1}, "default_lock_at_least_for=-1 is negative"),
             ({"default_lock_at_least_for": "11m"}, "longer than"),
             ({"holder": ""}, "holder"),
-            ({"provider": AsyncInMemoryLockProvider()}, r"async provider: configure\(async_provider="),
-            ({"provider": "sqlite+aiosqlite:///locks.db"}, r"async provider: configure\(async_provider="),
+            (
+                {"provider": AsyncInMemoryLockProvider(), "async_provider": AsyncInMemoryLockProvider()},
+                "AsyncInMemoryLockProvider is an async provider, as is async_provider: give one of them",
+            ),
             ({"async_provider": InMemoryLockProvider()}, r"not an async provider: configure\(provider="),
             ({"provider": object()}, "object is not a lock provider"),
             ({"provider": "redid://host"}, "unknown scheme 'redid'"),
@@ -366,31 +361,29 @@ class TestFromEnv:
             monkeypatch.setenv(name, value)
         with Settings.from_env().apply():
             assert lock_request("job") == LockRequest("job", "7m", "3s", holder="replica-1")
-            assert is_kept_alive(None)
+            assert keep_alive_in_use(None)
             assert isinstance(attempt("from-env", lambda: None), Executed)
         record = SHARED.record("from-env")
         assert record is not None
         assert record.holder == "replica-1"
-        assert not is_kept_alive(None)  # restored
+        assert not keep_alive_in_use(None)  # restored
 
     def test_keep_alive_with_a_limit(self) -> None:
         with Settings.from_env({"SHEDLOCK_KEEP_ALIVE": "2h"}).apply():
-            assert is_kept_alive(None)
-            assert keep_alive_limit(None) == timedelta(hours=2)
-            assert keep_alive_limit(True) is None
+            assert keep_alive_in_use(None) == timedelta(hours=2)
+            assert keep_alive_in_use(True) is True
             configure(keep_alive="3h")
-            assert keep_alive_limit(None) == timedelta(hours=3)
-            assert not is_kept_alive(False)
-            assert keep_alive_limit(False) is None
-        assert keep_alive_limit(timedelta(hours=1)) == timedelta(hours=1)
+            assert keep_alive_in_use(None) == timedelta(hours=3)
+            assert keep_alive_in_use(False) is False
+        assert keep_alive_in_use(timedelta(hours=1)) == timedelta(hours=1)
 
     def test_empty_is_absent(self) -> None:
         assert Settings.from_env(dict.fromkeys(VARIABLES, " ")) == Settings.from_env({})
 
     def test_an_async_store(self) -> None:
-        settings = Settings.from_env({"SHEDLOCK_STORE": f"{__name__}:SHARED_ASYNC"})
-        assert settings.async_provider is SHARED_ASYNC
-        assert settings.provider is None
+        with Settings.from_env({"SHEDLOCK_STORE": f"{__name__}:SHARED_ASYNC"}).apply():
+            assert configured_providers() == (SHARED_ASYNC,)
+            assert resolve_async_provider(None, "job") is SHARED_ASYNC
 
     @pytest.mark.parametrize("ending", ["\n", "\r\n", " ", "\t"])
     def test_white_space_as_of_a_secret_made_with_echo(self, tmp_path: Path, ending: str) -> None:
@@ -399,9 +392,9 @@ class TestFromEnv:
         assert settings.provider is provider_from_text(url + ending) is provider_from_text(url)
 
     def test_a_url_with_an_async_driver(self, tmp_path: Path) -> None:
-        settings = Settings.from_env({"SHEDLOCK_STORE": f"sqlite+aiosqlite:///{tmp_path}/locks.db"})
-        assert settings.provider is None
-        assert isinstance(settings.async_provider, AsyncSqlAlchemyLockProvider)
+        with Settings.from_env({"SHEDLOCK_STORE": f"sqlite+aiosqlite:///{tmp_path}/locks.db"}).apply():
+            assert len(configured_providers()) == 1
+            assert isinstance(resolve_async_provider(None, "job"), AsyncSqlAlchemyLockProvider)
 
     @pytest.mark.parametrize(
         ("name", "value", "words"),
@@ -719,29 +712,6 @@ class TestOneStore:
         assert opened_providers(alias) == opened_providers(url) != ()
         assert LockOptions.parse("hold", {"provider": alias}).provider == url
 
-    def test_a_refused_configure_moves_no_guard(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        url = "sqlite:///moved.db"
-        for name in ("one", "two"):
-            (tmp_path / name).mkdir()
-        monkeypatch.chdir(tmp_path / "one")
-        configure(url, async_provider=url, create_schema=True)
-        former = opened_providers(url)
-        monkeypatch.chdir(tmp_path / "two")
-        for refused in (
-            lambda: configure(url, keep_alive="no"),
-            lambda: configure(url, default_lock_at_least_for="1h"),
-            lambda: configure(url, async_provider=InMemoryLockProvider()),  # type: ignore[arg-type]  # on purpose
-            lambda: Settings.from_env({"SHEDLOCK_STORE": url, "SHEDLOCK_KEEP_ALIVE": "maybe"}),
-        ):
-            with pytest.raises(ConfigurationError):
-                refused()
-            assert opened_providers(url) == former
-        configure(url, async_provider=url)
-        assert not set(opened_providers(url)) & set(former)
-        moved = opened_providers(url)
-        configure(url, async_provider=url)
-        assert opened_providers(url) == moved
-
     @pytest.mark.parametrize("kind", [InMemoryLockProvider, AsyncInMemoryLockProvider])
     def test_another_thread_never_finds_the_process_without_a_provider(self, kind: Any) -> None:
         former, seen = InMemoryLockProvider(), list[object]()
@@ -752,7 +722,7 @@ class TestOneStore:
 
         configure(former)
         store = kind()
-        with configure_store(store, listeners=listeners()):
+        with configure(store, listeners=listeners()):
             assert configured_providers() == (store,)
         assert seen == [(former,)]
         assert configured_providers() == (former,)

@@ -37,7 +37,7 @@ def test_a_child_requests_the_same_lock_under_its_own_name() -> None:
 def test_a_host_whose_name_no_holder_may_have_runs_its_jobs(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("socket.gethostname", lambda: "paused by nobody")
     for _ in range(2):  # only the second request is checked
-        assert lock_request("job").holder == f"paused by nobody:{os.getpid()}"
+        assert lock_request("odd-host").holder == f"paused by nobody:{os.getpid()}"
 
 
 def test_a_child_that_is_forked_in_a_task_reports_nothing_of_its_end() -> None:

@@ -21,7 +21,8 @@ from shedlock_py import (
     try_hold_async,
 )
 from shedlock_py.guard import block
-from shedlock_py.guard.skips import decide_skip, lock_refused, not_leader, process_gates
+from shedlock_py.guard.skips import lock_refused, not_leader, process_gates
+from shedlock_py.settings.options import LockOptions
 from shedlock_py.testing import FakeClock, RecordingListener
 from tests.core.conftest import SlowProvider
 
@@ -29,11 +30,12 @@ NOON = datetime(2031, 5, 1, 12, tzinfo=UTC)
 HOUR = timedelta(hours=1)
 
 
-def test_the_first_gate_that_refuses_decides() -> None:
-    assert decide_skip("job", []) is None
-    assert decide_skip("job", [lambda: None, not_leader(lambda: True)]) is None
+def test_the_first_gate_that_refuses_decides(monkeypatch: pytest.MonkeyPatch) -> None:
     refusing = [lambda: None, not_leader(lambda: False), lambda: pytest.fail("the gates after it are not consulted")]
-    assert decide_skip("job", refusing) == Skipped("job", "not_leader")
+    monkeypatch.setattr(block, "process_gates", refusing)
+    with (held := block.Block("job", LockOptions())) as lease:
+        assert lease is None
+    assert held.skip == Skipped("job", "not_leader")
 
 
 @pytest.mark.parametrize(

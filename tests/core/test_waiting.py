@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextvars import Context
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -12,6 +13,7 @@ import pytest
 from shedlock_py import (
     AsyncInMemoryLockProvider,
     InMemoryLockProvider,
+    Lease,
     LockAcquired,
     LockNotAcquired,
     LockRequest,
@@ -299,3 +301,122 @@ def test_a_fire_time_that_is_refused_because_it_runs_elsewhere_costs_one_attempt
     world.store.inner.acquire(LockRequest("job", "1m", fire_time=NOON))
     assert world.run("attempt", fire_time=NOON) == "held"
     assert (world.store.calls["acquire"], world.pauses) == (1, [])
+
+
+# A claim that was granted, but its reply was lost
+
+
+def lose_first_reply(
+    world: World, monkeypatch: pytest.MonkeyPatch, *, undone_after: float = 1e9, is_granted: bool = True, **named: bool
+) -> None:
+    """Let the first acquire have no reply. Its claim is undone after so many seconds.
+
+    :param is_granted: whether the request arrived at all.
+    :param named: ``names_claim``: whether the error has the claim id, as errors of the kit have.
+    """
+    store, undone_at = world.store.inner, world.clock() + undone_after
+    claims: list[Lease | None] = []
+
+    def acquire(request: LockRequest) -> Lease | None:
+        if claims:
+            if claims[0] is not None and world.clock() >= undone_at:
+                store.undo(claims[0])
+            lease: Lease | None = store.acquire(request)
+            return lease
+        claims.append(store.acquire(request) if is_granted else None)
+        error = ProviderUnreachable("no reply", operation="acquire", lock_name=request.name)
+        if named["names_claim"]:
+            error.locked_by = f"{request.holder}#{0:032x}" if claims[0] is None else claims[0].locked_by
+        raise error
+
+    async def acquire_async(request: LockRequest) -> Lease | None:
+        return acquire(request)
+
+    monkeypatch.setattr(world.store, "acquire", acquire)
+    monkeypatch.setattr(world.async_store, "acquire", acquire_async)
+
+
+@pytest.fixture
+def missed() -> Iterator[list[str]]:
+    """The reasons of the lost runs."""
+    reasons: list[str] = []
+    with configure(listeners=[lambda event: reasons.append(event.reason) if isinstance(event, RunMissed) else None]):
+        yield reasons
+
+
+@pytest.mark.parametrize("names_claim", [True, False])
+@pytest.mark.parametrize("guard", ["attempt", "attempt_async"])
+def test_i14_a_fire_time_of_a_lost_reply_runs_when_its_claim_is_undone(
+    world: World, guard: str, names_claim: bool, monkeypatch: pytest.MonkeyPatch, missed: list[str]
+) -> None:
+    began = world.clock()
+    lose_first_reply(world, monkeypatch, undone_after=5, names_claim=names_claim)
+    assert world.run(guard, wait="30s", fire_time=NOON) == "ran"
+    assert world.clock() - began == pytest.approx(5, abs=LONGEST_PAUSE)
+    assert missed == []
+
+
+@pytest.mark.parametrize("names_claim", [True, False])
+@pytest.mark.parametrize(("at_most", "outcome", "seconds"), [("1h", "held", 30), ("5s", "already_ran", 5)])
+@pytest.mark.parametrize("guard", ["attempt", "attempt_async"])
+def test_i14_a_fire_time_of_a_lost_reply_is_lost_with_an_event(
+    world: World,
+    guard: str,
+    at_most: str,
+    outcome: str,
+    seconds: int,
+    names_claim: bool,
+    monkeypatch: pytest.MonkeyPatch,
+    missed: list[str],
+) -> None:
+    began = world.clock()
+    lose_first_reply(world, monkeypatch, names_claim=names_claim)
+    assert world.run(guard, wait="30s", fire_time=NOON, lock_at_most_for=at_most) == outcome
+    assert world.clock() - began == pytest.approx(seconds, abs=LONGEST_PAUSE)
+    assert missed == ["unreachable"]
+
+
+def test_i14_a_wait_for_a_lost_claim_that_a_shutdown_ends_is_lost_with_an_event(
+    world: World, monkeypatch: pytest.MonkeyPatch, missed: list[str]
+) -> None:
+    lose_first_reply(world, monkeypatch, names_claim=True)
+    world.while_waiting = lambda: (
+        len(world.pauses) > 3 and monkeypatch.setattr(block, "process_gates", [lambda: "shutting_down"])
+    )
+    assert world.run("attempt", wait="30s", fire_time=NOON) == "shutting_down"
+    assert missed == ["cancelled"]
+
+
+def test_i11_a_run_of_another_process_with_the_same_holder_is_no_lost_claim(
+    world: World, monkeypatch: pytest.MonkeyPatch, missed: list[str]
+) -> None:
+    lose_first_reply(world, monkeypatch, is_granted=False, names_claim=True)
+    world.while_waiting = lambda: world.store.inner.acquire(LockRequest("job", "1h", fire_time=NOON))
+    assert world.run("attempt", wait="30s", fire_time=NOON) == "held"
+    assert (len(world.pauses), missed) == (1, [])
+
+
+@pytest.mark.parametrize("names_claim", [True, False])
+def test_i11_a_run_of_another_thread_is_no_lost_claim(
+    world: World, names_claim: bool, monkeypatch: pytest.MonkeyPatch, missed: list[str]
+) -> None:
+    with hold("job", lock_at_most_for="1h", provider=world.store, fire_time=NOON):
+        lose_first_reply(world, monkeypatch, is_granted=False, names_claim=names_claim)
+        run = Context().run  # as in another thread, the code is not inside the lease
+        assert run(lambda: world.run("attempt", wait="30s", fire_time=NOON)) == "held"
+    assert (len(world.pauses), missed) == (1, [])
+
+
+def test_an_error_of_the_kit_names_the_claim_that_may_have_been_granted() -> None:
+    store = InMemoryLockProvider()
+    claim, claimed_by = store.programs.claim, list[str]()
+
+    def without_reply(attempt: Any, **options: Any) -> Any:
+        claimed_by.append(attempt.locked_by)
+        yield from claim(attempt, **options)
+        raise ProviderUnreachable("no reply", operation="acquire")
+
+    store.programs.claim = without_reply  # type: ignore[assignment,method-assign]
+    with pytest.raises(ProviderUnreachable) as caught:
+        store.acquire(LockRequest("job", "1m"))
+    assert [caught.value.locked_by] == claimed_by

@@ -233,10 +233,10 @@ class AdminTest(PageTest):
         assert record.pause is not None
         assert record.pause.by == f"user {user.pk}"
 
-    def test_a_paused_lock_is_freed_only_by_one_who_is_sure(self) -> None:
+    def test_a_paused_lock_is_resumed_and_not_freed_by_force(self) -> None:
         lock_provider().pause("a", "1h")
-        self.assertContains(self.confirm("force_release", "a"), "tick that you are sure")
-        self.assertContains(self.confirm("force_release", "a", sure="yes"), "Lock 'a' was freed by force.")
+        page = self.client.post(LOCKS, {"action": "force_release", "name": "a"}, follow=True)
+        self.assertContains(page, "Use Resume instead")
 
     def test_what_has_changed_since_the_page_was_shown_is_left_alone(self) -> None:
         lease = self.acquire("a")

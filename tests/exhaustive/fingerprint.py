@@ -8,6 +8,7 @@ from __future__ import annotations
 import enum
 from collections.abc import Hashable
 from datetime import datetime, timedelta
+from functools import partial
 from types import FunctionType, GeneratorType
 from typing import Any
 
@@ -81,6 +82,8 @@ class Walk:
         if isinstance(item, FunctionType):
             cells = [cell.cell_contents for cell in item.__closure__ or ()]
             return item.__qualname__, self.value(cells)
+        if isinstance(item, partial):
+            return item.func.__qualname__, self.value(item.args)
         if isinstance(item, BaseException):
             return type(item).__name__
         if isinstance(item, Script | Statement | Undo):

@@ -30,14 +30,12 @@ class Service:
 
     :ivar statuses: HTTP statuses of its next replies; 200 after them.
     :ivar is_silent: the service accepts requests, and replies only at the end of the test.
-    :ivar drips: the service sends its reply byte by byte until the end of the test.
     """
 
     def __init__(self) -> None:
         self.requests: list[Request] = []
         self.statuses: list[int] = []
         self.is_silent = False
-        self.drips = False
         self.headers: dict[str, str] = {}
         self.body = b"OK"
         """Body and headers of its replies."""
@@ -55,11 +53,6 @@ class Service:
                 )
                 if service.is_silent:
                     service.ended.wait(30)
-                    return
-                if service.drips:
-                    self.wfile.write(b"HTTP/1.0 200 OK\r\nX-Slow: ")
-                    while not service.ended.wait(0.05):
-                        self.wfile.write(b"x")
                     return
                 self.send_response(service.statuses.pop(0) if service.statuses else 200)
                 for name, value in service.headers.items():

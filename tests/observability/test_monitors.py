@@ -573,25 +573,3 @@ def test_what_cannot_work_is_refused(make: Any, words: str) -> None:
     with pytest.raises(ConfigurationError, match=words) as raised:
         make()
     assert "s3cret" not in str(raised.value)
-
-
-def test_a_service_that_drips_its_reply_is_given_up_in_time(service: Service, caplog: pytest.LogCaptureFixture) -> None:
-    """Each byte arrives within the time limit of a read."""
-    service.drips = True
-    store = InMemoryLockProvider()
-    listener = HealthchecksListener({"job": f"{service.url}/job"}, timeout="200ms")
-    with configure(provider=store, listeners=[listener]):
-        attempt("job", lambda: None)
-    wait_until(lambda: listener.dropped == 2, what="the start and the end were given up")
-    assert listener.flush("10s")
-    [warning] = warnings_of(caplog)
-    assert "127.0.0.1: no reply within 0.2 s (timeout)" in warning
-    with configure(provider=store, listeners=[listener]):
-        for _ in range(3):
-            attempt("job", lambda: None)
-    wait_until(lambda: listener.dropped == 8, what="more requests than there are threads")
-    service.drips = False
-    with configure(provider=store, listeners=[listener]):
-        attempt("job", lambda: None)
-    assert listener.flush("10s")
-    assert listener.dropped == 8, "the service works again"

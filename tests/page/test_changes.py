@@ -98,13 +98,10 @@ def test_a_held_lock_is_freed_by_force_in_the_name_of_the_operator(
     assert "not held" in alice.html("/change/force_release?name=import", 409)
 
 
-def test_a_force_release_of_a_pause_asks_twice(alice: Client, sample: Sample) -> None:
-    assert "Use Resume instead" in alice.html("/change/force_release?name=send-mails")
-    reply = alice.change("force_release", "send-mails")
-    assert (reply.status_code, "tick that you are sure" in reply.text) == (409, True)
-    assert record_of(sample.provider, "send-mails").is_paused
-    assert alice.change("force_release", "send-mails", sure="yes").status_code == 303
-    assert not record_of(sample.provider, "send-mails").is_held
+def test_a_paused_lock_is_resumed_and_not_freed_by_force(alice: Client) -> None:
+    assert "/change/force_release" not in alice.html("/job?name=send-mails")
+    html = alice.html("/change/force_release?name=send-mails", 409)
+    assert "by alice@ops: migration of the orders table. Use Resume instead." in html
 
 
 def test_what_has_changed_since_it_was_shown_is_left_alone(alice: Client, sample: Sample) -> None:
@@ -112,7 +109,7 @@ def test_what_has_changed_since_it_was_shown_is_left_alone(alice: Client, sample
     sample.clock.advance("1h")
     sample.ran("import", "web-1", 1)
     sample.provider.pause("import", "1h", by="bob")
-    reply = alice.request("POST", "/change/force_release", data={**fields, "sure": "yes"})
+    reply = alice.request("POST", "/change/force_release", data=fields)
     assert (reply.status_code, "has changed meanwhile" in reply.text) == (409, True)
     assert record_of(sample.provider, "import").is_paused
 

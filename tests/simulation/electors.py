@@ -175,7 +175,7 @@ class Elector:
             former: LockRecord | None = leader_of(await self.provider.record(NAME))
             if former is not None:
                 demotion = Demotion(former.holder, timedelta(seconds=cooldown))
-                lease = await self.provider.take_over(demotion.request(NAME, self.settings.renew_deadline))
+                lease = await self.provider.take_over(demotion.request(NAME, self.settings.durations.renew_deadline))
                 self.contest.replaced()
                 self._add(f"has demoted {former.holder}")
                 self._demoted(former.holder, cooldown, lease.fencing_token or 0)
@@ -184,7 +184,7 @@ class Elector:
 
     def _demoted(self, machine: str, cooldown: float, token: int) -> None:
         now, settings = self.process.world.now, self.settings
-        sees_it = (settings.renew_deadline + 3 * settings.retry_period).total_seconds()
+        sees_it = (settings.durations.renew_deadline + 3 * settings.durations.retry_period).total_seconds()
         demoted = next((each for each in self.contest.electors if each.process.machine == machine), None)
         if demoted is None or "take_over" in demoted.election.intents:
             return  # a take-over that was requested before is by force, too
@@ -224,7 +224,7 @@ class Elector:
         if operation == "take_over":
             self.contest.replaced()
         if operation in ("acquire", "take_over", "extend") and reply is not None:
-            deadline = sent_at + self.settings.renew_deadline.total_seconds()
+            deadline = sent_at + self.settings.durations.renew_deadline.total_seconds()
             self.may_lead_until = self.process.to_world(deadline)
             self._has_led = self._has_led and operation == "extend"
             if self._has_led:
@@ -268,7 +268,7 @@ class Elector:
         """Call the callbacks, which take some time."""
         self.calls += 1
         dice = self.process.dice()
-        seconds = self.settings.renew_deadline.total_seconds() * dice() ** 3
+        seconds = self.settings.durations.renew_deadline.total_seconds() * dice() ** 3
         self.process.call_at(self.process.clock() + seconds, partial(self._return, dice))
 
     def _return(self, _: object) -> None:

@@ -38,8 +38,7 @@ def drain(scheduler: Any, within: Duration = "20s") -> list[str]:
     seconds = _seconds(within)
     if getattr(scheduler, "_eventloop", None) is not None and _is_on_event_loop():
         raise ConfigurationError("drain() would stop the event loop of the jobs: await drain_async(scheduler)")
-    stop_beginning(scheduler)
-    return wait_for_runs(executors_of(scheduler), seconds)
+    return wait_for_runs(stop_beginning(scheduler), seconds)
 
 
 async def drain_async(scheduler: Any, within: Duration = "20s") -> list[str]:
@@ -49,24 +48,27 @@ async def drain_async(scheduler: Any, within: Duration = "20s") -> list[str]:
     ``drain_async`` again, to wait until these jobs have released their locks.
     """
     seconds = _seconds(within)
-    stop_beginning(scheduler)
-    return await wait_for_runs_async(executors_of(scheduler), seconds)
+    return await wait_for_runs_async(stop_beginning(scheduler), seconds)
 
 
-def stop_beginning(scheduler: Any) -> None:
-    """Pause a scheduler. Submitted runs that have not begun do not begin either.
+def stop_beginning(*schedulers: Any) -> list[Any]:
+    """Pause schedulers, and return their executors. Submitted runs that have not begun do not begin either.
 
-    :raises ConfigurationError: the scheduler works only on the leader.
+    :raises ConfigurationError: a scheduler works only on the leader.
     """
-    check_scheduler(scheduler, "drain(scheduler)")
-    if getattr(scheduler, "runs_on_leader_only", False):
-        raise ConfigurationError("drain(scheduler) is not for lead(scheduler, elector): its stop() waits for the jobs")
-    for executor in list(scheduler._executors.values()):
-        if hasattr(executor, "stop_beginning"):
-            executor.stop_beginning()
-    if scheduler.state != STATE_STOPPED:
-        with suppress(SchedulerNotRunningError):  # another thread has shut it down
-            scheduler.pause()
+    for scheduler in schedulers:
+        check_scheduler(scheduler, "drain(scheduler)")
+        if getattr(scheduler, "runs_on_leader_only", False):
+            raise ConfigurationError(
+                "drain(scheduler) is not for lead(scheduler, elector): its stop() waits for the jobs"
+            )
+        for executor in executors_of(scheduler):
+            if hasattr(executor, "stop_beginning"):
+                executor.stop_beginning()
+        if scheduler.state != STATE_STOPPED:
+            with suppress(SchedulerNotRunningError):  # another thread has shut it down
+                scheduler.pause()
+    return executors_of(*schedulers)
 
 
 def executors_of(*schedulers: Any) -> list[Any]:
@@ -76,7 +78,7 @@ def executors_of(*schedulers: Any) -> list[Any]:
 def wait_for_runs(executors: list[Any], seconds: float) -> list[str]:
     """Wait for at most ``seconds`` until no job runs in these executors. Return the ids of the jobs that still run."""
     until = monotonic() + seconds
-    while (jobs := _running_jobs(executors)) and (left := until - monotonic()) > 0:
+    while (jobs := running_jobs(executors)) and (left := until - monotonic()) > 0:
         time.sleep(min(_POLL_SECONDS, left))
     return jobs
 
@@ -84,12 +86,12 @@ def wait_for_runs(executors: list[Any], seconds: float) -> list[str]:
 async def wait_for_runs_async(executors: list[Any], seconds: float) -> list[str]:
     """Like :func:`wait_for_runs`, for asyncio."""
     until = monotonic() + seconds
-    while (jobs := _running_jobs(executors)) and (left := until - monotonic()) > 0:  # noqa: ASYNC110 (APScheduler has no event)
+    while (jobs := running_jobs(executors)) and (left := until - monotonic()) > 0:  # noqa: ASYNC110 (APScheduler has no event)
         await asyncio.sleep(min(_POLL_SECONDS, left))
     return jobs
 
 
-def _running_jobs(executors: list[Any]) -> list[str]:
+def running_jobs(executors: list[Any]) -> list[str]:
     """Return the ids of the jobs that run or wait for a worker thread."""
     jobs: set[str] = set()
     for executor in executors:

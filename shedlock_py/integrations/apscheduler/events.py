@@ -10,15 +10,13 @@ from datetime import datetime
 from traceback import format_tb
 from typing import Any
 
-from apscheduler.events import EVENT_JOB_ERROR, EVENT_JOB_EXECUTED, EVENT_JOB_MISSED, JobExecutionEvent
+from apscheduler.events import EVENT_JOB_ERROR, JobExecutionEvent
 
 from shedlock_py.model.record import LockRecord
 from shedlock_py.model.request import LockRequest
 
 EVENT_JOB_SKIPPED = 2**24
 """The job did not run here because of its lock. Not in ``EVENT_ALL``: listen for ``EVENT_ALL | EVENT_JOB_SKIPPED``."""
-
-SKIP_EVENTS = {"skipped": EVENT_JOB_SKIPPED, "missed": EVENT_JOB_MISSED, "executed": EVENT_JOB_EXECUTED}
 
 
 class JobSkippedEvent(JobExecutionEvent):

@@ -29,11 +29,11 @@ from shedlock_py.guard.shutdown import time_left
 from shedlock_py.guard.spec import LockSpec
 from shedlock_py.integrations.apscheduler.catch_up import jobs_of, parse_catch_up, refuse_leader_only, submit_missed
 from shedlock_py.integrations.apscheduler.drain import wait_for_runs
-from shedlock_py.integrations.apscheduler.events import SKIP_EVENTS, RunResult, SchedulerProxy, cannot_await
+from shedlock_py.integrations.apscheduler.events import SchedulerProxy, cannot_await
 from shedlock_py.integrations.apscheduler.fire_times import fire_time_of
 from shedlock_py.integrations.apscheduler.job_locks import JobLocks
 from shedlock_py.integrations.apscheduler.late_runs import LateRuns
-from shedlock_py.integrations.apscheduler.lock_names import JobObserver, key_of, lock_names_of, observe_jobs
+from shedlock_py.integrations.apscheduler.lock_names import key_of, lock_names_of, observe_jobs
 from shedlock_py.integrations.apscheduler.notices import warn_of_no_recovery, warn_once
 from shedlock_py.integrations.apscheduler.options import (
     Lock,
@@ -41,9 +41,9 @@ from shedlock_py.integrations.apscheduler.options import (
     check_executor,
     check_process_pool,
     check_scheduler,
-    choose,
-    find_lock_spec,
+    decorator_options,
     has_automatic_id,
+    parse_on_provider_error,
     parse_recovery,
 )
 from shedlock_py.integrations.apscheduler.worker import JobProxy, snapshot_of
@@ -59,7 +59,7 @@ GRACE_SECONDS = 1.0
 _LONG_AGO = datetime.min.replace(tzinfo=UTC)
 
 
-class ShedLockExecutor(JobObserver):
+class ShedLockExecutor(BaseExecutor):
     """Runs each fire of a job under its lock, on any other APScheduler executor.
 
     A job is skipped while another holder has its lock: one :class:`JobSkippedEvent`, one DEBUG line, and nothing else.
@@ -110,7 +110,6 @@ class ShedLockExecutor(JobObserver):
     :param on_provider_error: "error", or "skip" for a :class:`JobSkippedEvent` with the reason "provider_error". While
         the store is unreachable, the executor first tries the run again: for the longest of one minute,
         ``misfire_grace_time`` and ``catch_up``, but never beyond the next fire time.
-    :param skip_event: "skipped", or "missed" or "executed" for tools that know only APScheduler's own events.
     :param elector: run jobs only on the leader. Other nodes emit a :class:`JobSkippedEvent` with the reason
         "not_leader", without a request to the store. A job with a lock also takes its lock. Not for process pools.
     :raises ConfigurationError: a value cannot work. All values may be strings, for configuration files.
@@ -131,7 +130,6 @@ class ShedLockExecutor(JobObserver):
         recover: bool | str = False,
         max_recoveries: int | str = DEFAULT_MOST_RECOVERIES,
         on_provider_error: Literal["error", "skip"] = "error",
-        skip_event: Literal["skipped", "missed", "executed"] = "skipped",
         elector: LeaderElector | AsyncLeaderElector | None = None,
     ) -> None:
         super().__init__()
@@ -164,8 +162,7 @@ class ShedLockExecutor(JobObserver):
         self._recover, self._max_recoveries = parse_recovery(
             recover, max_recoveries, once_per_fire_time=self._once_per_fire_time
         )
-        self._skips_provider_errors = choose("on_provider_error", on_provider_error, {"error": False, "skip": True})
-        self._skip_code = choose("skip_event", skip_event, SKIP_EVENTS)
+        self._skips_provider_errors = parse_on_provider_error(on_provider_error)
 
     def start(self, scheduler: Any, alias: str) -> None:
         """Start the inner executor.
@@ -259,10 +256,8 @@ class ShedLockExecutor(JobObserver):
 
     def _recovery_of(self, job: Any) -> tuple[bool, int]:
         """Return the options ``recover`` and ``max_recoveries`` of a job."""
-        spec = find_lock_spec(job.func)
-        if spec is not None and spec.options.recover:
-            return True, spec.options.max_recoveries
-        return self._recover, self._max_recoveries
+        options = decorator_options(job)
+        return (True, options.max_recoveries) if options.recover else (self._recover, self._max_recoveries)
 
     def _has_others(self, job: Any, request: LockRequest | Exception | None) -> bool:
         """Return whether another job has or had this lock name. A run of that job may not have ended yet."""
@@ -321,7 +316,6 @@ class ShedLockExecutor(JobObserver):
             stopping=self._stopping,
             draining=self._draining,
             skips_provider_errors=self._skips_provider_errors,
-            skip_code=self._skip_code,
             # lead() has just checked that this node leads. A job that lead() submits has to run here.
             elector=None if getattr(self._scheduler, "runs_on_leader_only", False) else self._elector,
             is_coroutine=is_coroutine,
@@ -364,10 +358,7 @@ class ShedLockExecutor(JobObserver):
         self.inner = inner
         vars(inner).pop("_run_job_error", None)  # set by an earlier start
         inner._run_job_error = partial(self._run_died, inner._run_job_error)
-        return SchedulerProxy(scheduler, self._logger, self._run_ended)
-
-    def _run_ended(self, result: RunResult) -> None:
-        self._late_runs.ended(result)
+        return SchedulerProxy(scheduler, self._logger, self._late_runs.ended)
 
     def _run_died(self, report: Callable[..., object], job_id: str, *error: Any) -> None:
         """Handle a run without a result. The inner executor calls nothing else then."""

@@ -11,6 +11,8 @@ from apscheduler.triggers.cron import CronTrigger
 from apscheduler.triggers.date import DateTrigger
 from apscheduler.triggers.interval import IntervalTrigger
 
+from shedlock_py.settings.lookup import configured_providers
+
 try:
     from apscheduler.triggers.calendarinterval import CalendarIntervalTrigger
 except ImportError:  # APScheduler 3.10
@@ -92,12 +94,13 @@ def is_last_fire_time(trigger: Any, moment: datetime, now: datetime) -> bool:
 def why_plain(trigger: Any, provider: object) -> str | None:
     """Return why a job cannot run once per fire time, or None if no reason is known.
 
-    :param provider: the store of the job's lock, or None if it is not known yet.
+    :param provider: the store of the job's lock. None means the configured store, which may not be known yet.
     """
     if not is_predictable(trigger):
         parts = [trigger, *getattr(trigger, "triggers", ())]
         jitter = " with jitter" if any(getattr(part, "jitter", None) for part in parts) else ""
         return f"each replica has fire times of its own for the trigger {trigger}{jitter}"
+    provider = next(iter(configured_providers(provider)), None)
     if not getattr(getattr(provider, "sync_provider", provider), "has_fire_times", True):
         return "its lock table has no column last_fire_time (extra_columns=False)"
     return None
@@ -118,10 +121,9 @@ def next_fire_time_of(trigger: Any, run_time: datetime) -> datetime | None:
 
 
 def _next_of(trigger: Any, run_time: datetime) -> datetime | None:
+    """:raises TypeError: the trigger, or a part of it, is of a class that is not called."""
     jitter = getattr(trigger, "jitter", None)
     if type(trigger) is OrTrigger:
-        if not all(_is_computable(part) for part in trigger.triggers):
-            return None
         moments = [moment for part in trigger.triggers if (moment := _next_of(part, run_time)) is not None]
         moment = min(moments, default=None)
     elif type(trigger) in _COMPUTABLE:
@@ -130,11 +132,5 @@ def _next_of(trigger: Any, run_time: datetime) -> datetime | None:
             trigger.jitter = None
         moment = trigger.get_next_fire_time(run_time, run_time)
     else:
-        return None
+        raise TypeError(f"the fire times of {type(trigger)} cannot be computed")
     return moment + timedelta(seconds=jitter) if moment is not None and jitter else moment
-
-
-def _is_computable(trigger: Any) -> bool:
-    if type(trigger) is OrTrigger:
-        return all(_is_computable(part) for part in trigger.triggers)
-    return type(trigger) in _COMPUTABLE

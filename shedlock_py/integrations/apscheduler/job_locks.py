@@ -17,16 +17,18 @@ from shedlock_py.integrations.apscheduler.notices import warn_of_plain_lock, war
 from shedlock_py.integrations.apscheduler.options import (
     Lock,
     Provider,
+    decorator_options,
     find_lock_spec,
     lock_of_id,
     parse_lock,
+    provider_of,
 )
 from shedlock_py.provider import check_store
 from shedlock_py.settings.defaults import check_kept_alive
-from shedlock_py.settings.lookup import configured_providers, resolve_async_provider, resolve_provider
+from shedlock_py.settings.lookup import resolve_async_provider, resolve_provider
 from shedlock_py.settings.off_switch import is_active
 from shedlock_py.settings.options import LockOptions
-from shedlock_py.settings.urls import import_reference, provider_from_text
+from shedlock_py.settings.urls import import_reference
 
 
 class JobLocks:
@@ -86,10 +88,9 @@ class JobLocks:
 
     def refuse_plain(self, job: Any) -> None:
         """:raises ConfigurationError: ``once_per_fire_time=True``, and ``job`` cannot run once per fire time."""
-        spec = find_lock_spec(job.func)
-        if not self._once_per_fire_time or (spec is not None and spec.options.gives_fire_time):
+        if not self._once_per_fire_time or decorator_options(job).gives_fire_time:
             return
-        if reason := why_plain(job.trigger, self._provider_of(job)):
+        if reason := why_plain(job.trigger, provider_of(job, self._provider)):
             raise cannot_run_once(job.id, reason)
 
     def note(
@@ -111,8 +112,7 @@ class JobLocks:
         """
         name = lock.name if isinstance(lock, LockRequest) else _name_of(lock, job)
         names.add(key_of(job), name)
-        spec = find_lock_spec(job.func)
-        gives_fire_time = spec is not None and spec.options.gives_fire_time
+        gives_fire_time = decorator_options(job).gives_fire_time
         if self._once_per_fire_time is False and not gives_fire_time:
             return False, False
         if other_ids := names.sharing(key_of(job), name, fire_time):
@@ -120,7 +120,7 @@ class JobLocks:
             return False, True
         if gives_fire_time:
             return self._once_per_fire_time, False
-        if self._once_per_fire_time is None and (reason := why_plain(job.trigger, self._provider_of(job))):
+        if self._once_per_fire_time is None and (reason := why_plain(job.trigger, provider_of(job, self._provider))):
             if not on_leader:
                 warn_of_plain_lock(logger, job, reason)
             return False, False
@@ -133,24 +133,13 @@ class JobLocks:
         :raises ConfigurationError: the job has no provider, or the lock cannot work.
         """
         name = self.request(lock, job).name
-        spec = find_lock_spec(job.func)
-        provider: Any = self._provider if spec is None or spec.options.provider is None else spec.options.provider
         resolve: Callable[..., Any] = (
             resolve_async_provider if iscoroutinefunction_partial(job.func) else resolve_provider
         )
-        store = resolve(provider, name)
+        store = resolve(provider_of(job, self._provider), name)
         if recover and is_active():
-            check_kept_alive(f'job "{job.id}"', None if spec is None else spec.options.keep_alive)
+            check_kept_alive(f'job "{job.id}"', decorator_options(job).keep_alive)
             check_store(store, "recover=True", "recover")
-
-    def _provider_of(self, job: Any) -> object:
-        """Return the store of a job's lock, or None if it is not known yet."""
-        spec = find_lock_spec(job.func)
-        if spec is not None and spec.options.provider is not None:
-            return spec.options.provider
-        if isinstance(self._provider, str):
-            return provider_from_text(self._provider)
-        return self._provider or next(iter(configured_providers()), None)
 
 
 def cannot_run_once(job_id: str, reason: str) -> ConfigurationError:

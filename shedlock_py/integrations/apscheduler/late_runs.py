@@ -16,7 +16,6 @@ from concurrent.futures import Future
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from functools import partial
-from random import SystemRandom
 from threading import RLock
 from typing import Any
 
@@ -33,6 +32,7 @@ from shedlock_py.integrations.apscheduler.lock_names import JobKey
 from shedlock_py.integrations.apscheduler.worker import JobProxy, LateKind
 from shedlock_py.model.record import LockRecord
 from shedlock_py.model.recovery import Acquire, Over, Recover, Wait, Watch
+from shedlock_py.model.waiting import random
 from shedlock_py.runtime.process import monotonic
 from shedlock_py.runtime.threads import WorkerPool, timer, worker_pool
 from shedlock_py.settings.emit import emit
@@ -321,7 +321,7 @@ class _Entry:
             timer().schedule(self.due, monotonic() + seconds)
 
     def next_pause(self) -> float:
-        pause = SystemRandom().uniform(self._longest_pause / 2, self._longest_pause)
+        pause = self._longest_pause * (1 + random()) / 2
         self._longest_pause = min(self._longest_pause * 2, LONGEST_PAUSE)
         return pause
 

@@ -17,7 +17,7 @@ from apscheduler.schedulers.base import STATE_RUNNING, STATE_STOPPED
 from shedlock_py import AsyncLeaderElector, ConfigurationError, LeaderElector
 from shedlock_py.election.base import CallbackCall
 from shedlock_py.events import logger
-from shedlock_py.integrations.apscheduler.executor import ShedLockExecutor
+from shedlock_py.integrations.apscheduler.drain import executors_of, running_jobs
 from shedlock_py.integrations.apscheduler.options import check_scheduler
 
 _POLL_SECONDS = 0.02
@@ -193,15 +193,9 @@ class lead:
             logger.error("election %r: %s, so this node leaves the election", self._elector.name, problem)
 
     def _is_busy(self) -> bool:
-        """Return whether a pass or a job runs here. A ShedLockExecutor leaves the count to its inner executor."""
-        if self._passes.is_running():  # first, because a pass may submit one more job
-            return True
-        for executor in list(self._scheduler._executors.values()):
-            counting = executor.inner if isinstance(executor, ShedLockExecutor) else executor
-            with counting._lock:
-                if any(counting._instances.values()):
-                    return True
-        return False
+        """Return whether a pass or a job runs here."""
+        # Check passes first, because a pass may submit one more job.
+        return self._passes.is_running() or bool(running_jobs(executors_of(self._scheduler)))
 
 
 class _LeaderPasses:

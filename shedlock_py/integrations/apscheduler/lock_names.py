@@ -18,7 +18,6 @@ from apscheduler.events import (
     EVENT_JOBSTORE_REMOVED,
     EVENT_SCHEDULER_STARTED,
 )
-from apscheduler.executors.base import BaseExecutor
 
 from shedlock_py.events import logger
 
@@ -28,21 +27,6 @@ JobKey = tuple[str, str]
 """Job store and job id."""
 
 _REMOVALS = EVENT_JOB_REMOVED | EVENT_ALL_JOBS_REMOVED | EVENT_JOBSTORE_REMOVED
-
-
-class JobObserver(BaseExecutor):
-    """An executor that decides about the locks of its jobs."""
-
-    def before_add(self, job: Any) -> None:
-        """Check a job before the scheduler adds it.
-
-        :raises ConfigurationError: the scheduler must not add the job.
-        """
-        raise NotImplementedError
-
-    def observe(self, job: Any) -> None:
-        """Note the lock name of a job of the scheduler, and log problems of its lock."""
-        raise NotImplementedError
 
 
 class LockNames:
@@ -106,7 +90,7 @@ def lock_names_of(scheduler: Any) -> LockNames:
         names = scheduler.shedlock_lock_names = LockNames()
         # A listener could not refuse the job, and would have to read the job from the job store.
         scheduler._real_add_job = partial(_add_job, scheduler, scheduler._real_add_job)
-        scheduler.add_listener(partial(_on_start, scheduler), EVENT_SCHEDULER_STARTED)
+        scheduler.add_listener(lambda _: observe_jobs(scheduler), EVENT_SCHEDULER_STARTED)
         scheduler.add_listener(partial(_on_removal, names), _REMOVALS)
     return names
 
@@ -128,7 +112,7 @@ def key_of(job: Any) -> JobKey:
 
 def _observe(scheduler: Any, job: Any) -> None:
     executor = scheduler._executors.get(job.executor)
-    if isinstance(executor, JobObserver):
+    if hasattr(executor, "observe"):  # a ShedLockExecutor
         executor.observe(job)
 
 
@@ -136,14 +120,10 @@ def _add_job(
     scheduler: Any, add: Callable[[Any, str, bool], None], job: Any, jobstore_alias: str, replace_existing: bool
 ) -> None:
     executor = scheduler._executors.get(job.executor)
-    if isinstance(executor, JobObserver):
+    if hasattr(executor, "observe"):  # a ShedLockExecutor
         executor.before_add(job)
     add(job, jobstore_alias, replace_existing)
     _observe(scheduler, job)
-
-
-def _on_start(scheduler: Any, _event: object) -> None:
-    observe_jobs(scheduler)
 
 
 def _on_removal(names: LockNames, event: Any) -> None:

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import inspect
 import logging
 from typing import Any
 
-from shedlock_py.integrations.apscheduler.options import find_lock_spec, has_automatic_id
+from shedlock_py.integrations.apscheduler.options import has_automatic_id
 
 MOST_WARNINGS = 1000
 """The most warnings. Without a limit, job ids made for each job would fill the memory."""
@@ -48,22 +47,10 @@ def warn_of_shared_lock(logger: logging.Logger, lock_name: str, job: Any, other_
         lock_name,
         'jobs "%s" and "%s" share the lock "%s". Each job would use up the fire times of the other, so the jobs of this'
         " lock get plain locks: a short job may run on several replicas, and a job may be skipped while another job has"
-        ' the lock. Give each job a lock of its own, by a template such as "%s" or in locks={job id: lock name}',
+        " the lock. Give each job a lock of its own: by a template with a parameter of the function, such as"
+        ' "%s-{tenant}", or in locks={job id: lock name}',
         other_id,
         job.id,
         lock_name,
-        template_for(lock_name, job.func),
+        lock_name,
     )
-
-
-def template_for(lock_name: str, function: Any) -> str:
-    """Return a template that gives each job of this function its own lock: ``"sync-{tenant}"``."""
-    try:
-        parameters = list(inspect.signature(function).parameters.values())
-    except (TypeError, ValueError):
-        parameters = []
-    spec = find_lock_spec(function)
-    used = set() if spec is None else spec.fields
-    kinds = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
-    unused = [each.name for each in parameters if each.kind in kinds and each.name not in used]
-    return f"{lock_name}-{{{unused[0] if unused else 'tenant'}}}"

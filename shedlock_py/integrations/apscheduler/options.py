@@ -6,7 +6,7 @@ import pickle
 import re
 from collections.abc import Mapping
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any
 
 from apscheduler.executors.base import BaseExecutor
 
@@ -16,8 +16,8 @@ from shedlock_py.model.booleans import parse_boolean
 from shedlock_py.model.durations import is_duration
 from shedlock_py.model.text import has_url, quoted
 from shedlock_py.settings.options import LockOptions, check_recovery
+from shedlock_py.settings.urls import provider_from_text
 
-T = TypeVar("T")
 Provider = LockProvider | AsyncLockProvider
 Lock = str | Mapping[str, Any] | LockRequest | None
 """A lock in `locks` or from `lock_extractor`: a lock name; a dict with "name" and perhaps "lock_at_most_for" and
@@ -27,12 +27,12 @@ _AUTOMATIC_ID = re.compile(r"[0-9a-f]{12}4[0-9a-f]{3}[89ab][0-9a-f]{15}")  # uui
 _LOCK_FIELDS = {"name", "lock_at_most_for", "lock_at_least_for"}
 
 
-def choose(option: str, value: object, choices: Mapping[str, T]) -> T:
-    """Return the choice for ``value``, which may be a text from a configuration file."""
+def parse_on_provider_error(value: object) -> bool:
+    """Return whether a job is skipped if its store fails. ``value`` may be a text from a configuration file."""
     chosen = str(value).strip().lower()
-    if chosen not in choices:
-        raise ConfigurationError(f"{option} must be one of {', '.join(choices)}; not {quoted(value)}")
-    return choices[chosen]
+    if chosen not in ("error", "skip"):
+        raise ConfigurationError(f"on_provider_error must be one of error, skip; not {quoted(value)}")
+    return chosen == "skip"
 
 
 def check_scheduler(scheduler: Any, call: str) -> None:
@@ -49,23 +49,16 @@ def check_scheduler(scheduler: Any, call: str) -> None:
 
 
 def check_executor(executor: object) -> None:
-    """:raises ConfigurationError: not an executor, but for example a provider or a scheduler."""
-    if isinstance(executor, str) and has_url(executor):
-        raise ConfigurationError(
-            "executor is a URL, but must be an executor, a plugin name, a dict or None: the URL of the store is the "
-            "second argument, ShedLockExecutor(provider=…)"
-        )
-    if executor is None or isinstance(executor, BaseExecutor | str | Mapping):
+    """:raises ConfigurationError: not an executor, but for example a provider, a URL or a scheduler."""
+    if executor is None or isinstance(executor, BaseExecutor | Mapping):
         return
-    hint = ""
-    if hasattr(executor, "acquire"):
-        hint = ": a provider is the second argument, ShedLockExecutor(provider=…)"
-    elif hasattr(executor, "_process_jobs"):
-        hint = ": install(scheduler) wraps the executors of a scheduler"
-    elif hasattr(getattr(executor, "scheduler", None), "_process_jobs"):
-        hint = ", which has a scheduler: install(….scheduler) wraps the executors of that"
-    given = quoted(executor)
-    raise ConfigurationError(f"executor must be an executor, a plugin name, a dict or None, not {given}{hint}")
+    if isinstance(executor, str) and not has_url(executor):
+        return
+    raise ConfigurationError(
+        f"executor must be an executor, a plugin name, a dict or None, not {quoted(executor)}: a provider or the URL of"
+        " a store is the second argument, ShedLockExecutor(provider=…); install(scheduler) wraps the executors of a"
+        " scheduler"
+    )
 
 
 def check_process_pool(pool: Any, provider: Provider | str | None, *, has_elector: bool) -> None:
@@ -99,6 +92,20 @@ def find_lock_spec(function: Any) -> LockSpec | None:
         if isinstance(spec, LockSpec):
             return spec
     return None
+
+
+def decorator_options(job: Any) -> LockOptions:
+    """Return the options of a job's ``@scheduler_lock``. A job without it gets options without values."""
+    spec = find_lock_spec(job.func)
+    return LockOptions() if spec is None else spec.options
+
+
+def provider_of(job: Any, given: Provider | str | None) -> Any:
+    """Return the decorator's provider, else ``given``, the executor's provider, else None."""
+    provider = decorator_options(job).provider
+    if provider is not None:
+        return provider
+    return provider_from_text(given) if isinstance(given, str) else given
 
 
 def parse_recovery(recover: object, max_recoveries: object, *, once_per_fire_time: bool | None) -> tuple[bool, int]:

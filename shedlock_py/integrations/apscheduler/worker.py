@@ -20,10 +20,9 @@ from shedlock_py.election.base import leave_callbacks
 from shedlock_py.events import MissReason, logger
 from shedlock_py.guard.block import AsyncBlock, Block
 from shedlock_py.guard.context import add_alias, leave_leases
-from shedlock_py.guard.skips import decide_skip, gates_of, not_leader
+from shedlock_py.guard.skips import gates_of
 from shedlock_py.integrations.apscheduler.catch_up import is_missed
 from shedlock_py.integrations.apscheduler.events import (
-    EVENT_JOB_SKIPPED,
     JobSkippedEvent,
     Later,
     RunResult,
@@ -33,15 +32,13 @@ from shedlock_py.integrations.apscheduler.fire_times import fire_time_of, next_f
 from shedlock_py.integrations.apscheduler.job_locks import cannot_run_once
 from shedlock_py.integrations.apscheduler.lock_names import JobKey
 from shedlock_py.integrations.apscheduler.notices import warn_of_plain_lock
-from shedlock_py.integrations.apscheduler.options import find_lock_spec
+from shedlock_py.integrations.apscheduler.options import decorator_options, find_lock_spec, provider_of
 from shedlock_py.model.record import LockRecord
 from shedlock_py.model.run import describe_error
 from shedlock_py.runtime.process import is_from_signal
-from shedlock_py.settings.defaults import check_kept_alive
 from shedlock_py.settings.emit import emit
-from shedlock_py.settings.lookup import configured_providers, resolve_async_provider, resolve_provider
+from shedlock_py.settings.lookup import resolve_async_provider, resolve_provider
 from shedlock_py.settings.options import LockOptions
-from shedlock_py.settings.urls import provider_from_text
 
 try:
     from apscheduler.executors.base import run_coroutine_job
@@ -101,7 +98,6 @@ class JobProxy:
     draining: Event | None
     """Set by ``drain``: then no run begins any more. None in a process pool."""
     skips_provider_errors: bool
-    skip_code: int
     elector: Any
     is_coroutine: bool
     recover: bool
@@ -178,9 +174,7 @@ class JobProxy:
         try:
             if self.lock is None:
                 return list(run_job(*self._call(run_time)))
-            options = self._guard_options()
-            request = self._request(run_time, options.provider)
-            options = self._options_for(request, options)
+            request, options = self._prepared(run_time)
             if self.is_catch_up:
                 record = resolve_provider(options.provider, request.name).record(request.name)
                 if not self._is_missed(run_time, request, record):
@@ -205,9 +199,7 @@ class JobProxy:
                 outcomes += await run_coroutine_job(*self._call(run_time))
                 _raise_failure(outcomes)
                 return outcomes
-            options = self._guard_options()
-            request = self._request(run_time, options.provider)
-            options = self._options_for(request, options)
+            request, options = self._prepared(run_time)
             if self.is_catch_up:
                 record = await resolve_async_provider(options.provider, request.name).record(request.name)
                 if not self._is_missed(run_time, request, record):
@@ -235,13 +227,11 @@ class JobProxy:
         now = self.submitted_at if self.waits_for_others else datetime.now(UTC)
         if grace is not None and now - run_time > timedelta(seconds=grace):
             return list(run_job(*self._call(run_time, _LONG_AGO)))  # missed, even if the clock is set back right now
-        elector = self.elector
         if self.draining is not None and self.draining.is_set():
-            name = self.lock.name if isinstance(self.lock, LockRequest) else self.job.id
-            skip: Skipped | None = Skipped(name, "shutting_down")
+            skip = Skipped(self.lock.name if isinstance(self.lock, LockRequest) else self.job.id, "shutting_down")
+        elif self.elector is not None and not self.elector.is_leader():
+            skip = Skipped(self.elector.name, "not_leader")
         else:
-            skip = decide_skip(elector.name, [not_leader(elector.is_leader)]) if elector is not None else None
-        if skip is None:
             return []
         emit(LockSkipped(skip.lock_name, skip.reason, timedelta(0)))
         return [self._skipped(run_time, skip)]
@@ -256,6 +246,26 @@ class JobProxy:
         following = next_fire_time_of(self.job.trigger, run_time)
         return following is not None and following <= datetime.now(UTC)
 
+    def _prepared(self, run_time: datetime) -> tuple[LockRequest, LockOptions]:
+        """Return the request for a run, and the options of its guard.
+
+        The worker reads a decorator's options, so they need not be pickled.
+
+        :raises ConfigurationError: no lock can be taken, or not once per fire time.
+        """
+        provider = provider_of(self.job, self.provider)
+        request = self._request(run_time, provider)
+        in_request: dict[str, Any] = dict.fromkeys(("lock_at_most_for", "lock_at_least_for", "once_per", "fire_time"))
+        options = replace(
+            decorator_options(self.job),
+            provider=provider,
+            wait=self._wait(request),
+            recover=self.recover and request.fire_time is not None,
+            max_recoveries=self.max_recoveries,
+            **in_request,
+        )
+        return request, options
+
     def _request(self, run_time: datetime, provider: object) -> LockRequest:
         """Return the request for a run.
 
@@ -269,7 +279,7 @@ class JobProxy:
         # The decorator's once_per= or fire_time= goes first.
         if self.once_per_fire_time is False or request.fire_time is not None:
             return request
-        reason = why_plain(trigger, provider or next(iter(configured_providers()), None))
+        reason = why_plain(trigger, provider)
         if reason is None:
             return replace(request, fire_time=fire_time_of(trigger, run_time))
         if self.once_per_fire_time:
@@ -297,29 +307,6 @@ class JobProxy:
         """
         is_stopping = self.stopping is not None and self.stopping.is_set()
         return isinstance(self.lock, LockRequest) and record.holder == self.lock.holder and not is_stopping
-
-    def _guard_options(self) -> LockOptions:
-        """Return the options of the guard. The worker reads a decorator's options, so they need not be pickled.
-
-        The provider is the decorator's, else the executor's, else None for the configured provider.
-        """
-        spec = find_lock_spec(self.job.func)
-        options = LockOptions() if spec is None else spec.options
-        provider = options.provider
-        if provider is None:
-            provider = provider_from_text(self.provider) if isinstance(self.provider, str) else self.provider
-        in_request: dict[str, Any] = dict.fromkeys(("lock_at_most_for", "lock_at_least_for", "once_per", "fire_time"))
-        return replace(options, provider=provider, **in_request)
-
-    def _options_for(self, request: LockRequest, options: LockOptions) -> LockOptions:
-        """Add ``wait`` and ``recover`` to the options.
-
-        :raises ConfigurationError: recovery is switched on, but cannot work.
-        """
-        recover = self.recover and request.fire_time is not None
-        if recover:
-            check_kept_alive(f'job "{self.job.id}"', options.keep_alive)
-        return replace(options, wait=self._wait(request), recover=recover, max_recoveries=self.max_recoveries)
 
     def _block(self, kind: type[BlockT], request: LockRequest, options: LockOptions) -> BlockT:
         return kind(
@@ -358,16 +345,16 @@ class JobProxy:
 
     def _call(self, run_time: datetime, misfire_grace_time: int | None = None) -> tuple[Any, ...]:
         """Return the arguments of ``run_job``. By default without a misfire time, so that a granted run always runs."""
-        return _JobCopy(self.job, misfire_grace_time), self.jobstore, [run_time], self.logger_name
+        job = snapshot_of(self.job)
+        job.misfire_grace_time = misfire_grace_time
+        return job, self.jobstore, [run_time], self.logger_name
 
     def _skipped(self, run_time: datetime, skip: Skipped) -> JobExecutionEvent:
         message = 'Run of job "%s" (scheduled at %s) was skipped: lock "%s", %s'
         logging.getLogger(self.logger_name).debug(message, self.job, run_time, skip.lock_name, skip.reason)
         if self.late in ("retry", "kept") and skip.reason in ("shutting_down", "not_leader"):
             self.missed(run_time, "cancelled", skip.reason)  # other replicas have already skipped it
-        if self.skip_code == EVENT_JOB_SKIPPED:
-            return JobSkippedEvent(self.job.id, self.jobstore, run_time, skip.lock_name, skip.reason)
-        return JobExecutionEvent(self.skip_code, self.job.id, self.jobstore, run_time)
+        return JobSkippedEvent(self.job.id, self.jobstore, run_time, skip.lock_name, skip.reason)
 
     def _not_granted(self, run_time: datetime, request: LockRequest, block: Block | AsyncBlock) -> list[Outcome]:
         """Return the skip of a run, and the run itself if it may still begin later."""
@@ -381,7 +368,7 @@ class JobProxy:
             # The reply to an acquire was lost. The acquire is undone, and then the fire time is granted.
             error = f"lock {request.name!r}: an earlier attempt of this replica was granted, but its reply was lost"
             if record.is_held:
-                return [self._later(run_time, request, ProviderUnreachable(error, operation="acquire"))]
+                return [Later(self, run_time, request, ProviderUnreachable(error, operation="acquire"))]
             if record.is_released is False:  # the undo was lost, too, and the lease has expired
                 self.missed(run_time, "unreachable", error)
         return events
@@ -389,11 +376,8 @@ class JobProxy:
     def _not_begun(self, run_time: datetime, request: LockRequest | None, error: BaseException) -> Outcome:
         """Return the event of a run that ended before the job began, or the run if it may still begin later."""
         if request is not None and request.fire_time is not None and isinstance(error, ProviderUnreachable):
-            return self._later(run_time, request, error)
+            return Later(self, run_time, request, error)
         return self.not_run(run_time, error)
-
-    def _later(self, run_time: datetime, request: LockRequest, error: ProviderUnreachable) -> Later:
-        return Later(self, run_time, request, error)
 
     # Called in the scheduler's process, too
 
@@ -423,7 +407,7 @@ class JobProxy:
 
         :raises ConfigurationError: no provider is given or configured.
         """
-        given = self._guard_options().provider
+        given = provider_of(self.job, self.provider)
         if not self.is_coroutine:
             return resolve_provider(given, name)
         provider = resolve_async_provider(given, name)
@@ -448,15 +432,3 @@ def _raise_failure(events: Sequence[Any]) -> None:
     for event in events:
         if event.exception is not None:
             raise event.exception
-
-
-class _JobCopy:
-    """The job for ``run_job``."""
-
-    def __init__(self, job: Any, misfire_grace_time: int | None) -> None:
-        self.id, self.func, self.args, self.kwargs = job.id, job.func, job.args, job.kwargs
-        self.misfire_grace_time = misfire_grace_time
-        self._job = job
-
-    def __str__(self) -> str:
-        return str(self._job)

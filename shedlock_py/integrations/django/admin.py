@@ -39,14 +39,10 @@ ACTIONS: dict[OperatorAction, tuple[str, str, str]] = {
 class _FromProvider(admin.ModelAdmin):
     """A list from the provider. Its model has no rows."""
 
-    def has_add_permission(self, *_: Any) -> bool:
+    def _no_permission(self, *_: Any) -> bool:
         return False
 
-    def has_change_permission(self, *_: Any) -> bool:
-        return False
-
-    def has_delete_permission(self, *_: Any) -> bool:
-        return False
+    has_add_permission = has_change_permission = has_delete_permission = _no_permission
 
     def change_view(self, request: Any, object_id: str, *_: Any, **__: Any) -> HttpResponse:
         """Redirect to the list, because the admin's own history links here."""
@@ -124,7 +120,7 @@ class LockAdmin(_FromProvider):
         wanted = []
         for name in names:
             try:
-                self._refuse(action, name)
+                changes.refuse(lock_provider(), action, name, read_settings().elections)
                 wanted.append((name, changes.confirmation(lock_provider(), action, name, request.POST.dict())))
             except (changes.NotDone, ConfigurationError) as error:
                 messages.warning(request, f"{NOT_DONE}: {display.printable(str(error))}")
@@ -137,7 +133,6 @@ class LockAdmin(_FromProvider):
             action=action,
             wanted=wanted,
             fields=wanted[0][1].fields,
-            sure=next((each.sure for _, each in wanted if each.sure), ""),
         )
 
     def _carry_out(self, request: Any, action: OperatorAction, names: list[str]) -> list[str]:
@@ -150,7 +145,7 @@ class LockAdmin(_FromProvider):
         for number, name in enumerate(names):
             values: Mapping[str, str] = {**request.POST.dict(), "seen": "".join(seen[number : number + 1])}
             try:
-                self._refuse(action, name)
+                changes.refuse(lock_provider(), action, name, read_settings().elections)
                 changes.carry_out(lock_provider(), action, name, values, by)
             except changes.NotDone as error:
                 messages.warning(request, f"{NOT_DONE}: {error}")
@@ -162,11 +157,6 @@ class LockAdmin(_FromProvider):
                 messages.success(request, done)
                 self.log_change(request, Lock(name=name), done)
         return []
-
-    def _refuse(self, action: OperatorAction, name: str) -> None:
-        """:raises NotDone: the action would free a leader, and another node would lead beside it."""
-        if refusal := changes.refusal(lock_provider(), action, name, read_settings().elections):
-            raise changes.NotDone(refusal)
 
 
 def _lock_row(record: LockRecord) -> dict[str, Any]:

@@ -96,9 +96,6 @@ class DatabaseLockProvider(LockProvider):
     def take_over(self, request: LockRequest, expected: LockRecord | None = None) -> Lease:
         return self.current().take_over(request, expected)
 
-    def recover(self, request: LockRequest, expected: LockRecord) -> Lease | None:
-        return self.current().recover(request, expected)
-
     def prune(self, unused_for: Duration, prefix: str = "") -> int:
         return self.current().prune(unused_for, prefix)
 

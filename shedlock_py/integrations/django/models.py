@@ -14,33 +14,27 @@ class Nothing(models.Manager):
         return super().get_queryset().none()
 
 
-class Lock(models.Model):
+class WithoutRows(models.Model):
     name = models.CharField(max_length=64, primary_key=True)
 
     objects = Nothing()
 
     class Meta:
+        abstract = True
         managed = False
         base_manager_name = "objects"
         default_permissions = ("view",)
+
+    def __str__(self) -> str:
+        return str(self.name)
+
+
+class Lock(WithoutRows):
+    class Meta(WithoutRows.Meta):
         permissions = (
             ("pause_lock", "Can pause and resume locks"),
             ("force_release_lock", "Can free locks by force"),
         )
 
-    def __str__(self) -> str:
-        return str(self.name)
 
-
-class Run(models.Model):
-    name = models.CharField(max_length=64, primary_key=True)
-
-    objects = Nothing()
-
-    class Meta:
-        managed = False
-        base_manager_name = "objects"
-        default_permissions = ("view",)
-
-    def __str__(self) -> str:
-        return str(self.name)
+class Run(WithoutRows): ...

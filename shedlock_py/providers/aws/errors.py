@@ -5,8 +5,7 @@ from __future__ import annotations
 from botocore import exceptions
 from botocore.parsers import ResponseParserError
 
-from shedlock_py.providers.cas import UnknownTimeError
-from shedlock_py.providers.kit import Failure
+from shedlock_py.providers.kit import ErrorReply, Failure
 
 _THROTTLED = {
     "BandwidthLimitExceeded",
@@ -77,9 +76,11 @@ def _status_of(error: exceptions.ClientError) -> int:
 def classify(error: Exception) -> Failure:
     """Return the meaning of ``error`` for its command."""
     match error:
+        case ErrorReply():
+            return error.failure
         case exceptions.ClientError():
             return _classify_reply(error)
-        case exceptions.ReadTimeoutError() | ResponseParserError() | UnknownTimeError():
+        case exceptions.ReadTimeoutError() | ResponseParserError():
             return Failure.UNREACHABLE
         case exceptions.ConnectTimeoutError() | exceptions.ProxyConnectionError():
             return Failure.NOT_DONE
@@ -117,7 +118,7 @@ def hint(error: Exception) -> str | None:
             return "name a profile of ~/.aws/config, or set AWS_CONFIG_FILE"
         case exceptions.EndpointConnectionError():
             return "is the region right, and does the network allow connections to the service?"
-        case UnknownTimeError():
+        case ErrorReply():
             return error.hint
     if code in _CLOCK_IS_WRONG or (code in _BAD_SIGNATURE and "expired" in str(error).lower()):
         return "correct the clock of this machine: requests are signed with its time, and valid for 5 to 15 minutes"

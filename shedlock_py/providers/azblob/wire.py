@@ -47,6 +47,7 @@ class Blobs(Objects):
     """The records under a prefix in a container."""
 
     no_etag = '"0x0"'
+    no_conditions = no_deletes = "this endpoint is not Azure's: two holders could have one lock here"
 
     def get(self, key: str) -> Requests[ObjectReply]:
         return _blob(DOWNLOAD, blob=key)

@@ -5,19 +5,17 @@ A store supplies the requests: a subclass of :class:`Objects`. Its programs are 
 
 from __future__ import annotations
 
-import json
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import timedelta
+from functools import partial
 from hashlib import sha256
 from typing import Any, NamedTuple, TypeVar
 from urllib.parse import quote
 from uuid import uuid4
 
 from shedlock_py.errors import ConfigurationError
-from shedlock_py.events import logger
-from shedlock_py.model.text import parsed
 from shedlock_py.providers.cas.cas_programs import (
     CasCommand,
     CasPrograms,
@@ -28,14 +26,10 @@ from shedlock_py.providers.cas.cas_programs import (
     Read,
     Write,
 )
-from shedlock_py.providers.cas.records_in_json import entry_from_fields
+from shedlock_py.providers.cas.listing import readable
+from shedlock_py.providers.cas.records_in_json import entry_from_fields, fields_from_json, write_to_json
 from shedlock_py.providers.cas.server_time import ServerTime
-from shedlock_py.providers.kit import (
-    AsyncProgramProvider,
-    Failure,
-    ProgramProvider,
-    record_to_json,
-)
+from shedlock_py.providers.kit import AsyncProgramProvider, ErrorReply, ProgramProvider
 from shedlock_py.runtime.program import Program
 
 T = TypeVar("T")
@@ -47,19 +41,16 @@ LONGEST_PREFIX = 800
 """Bytes. A key may have 1024 bytes, and a lock's name needs up to 205 of them."""
 _TRIES = 3
 _SUFFIX = ".json"
+_EMPTY = b"{}"
 _LONGEST = 200
 """The most bytes of a lock's name in its key. Servers that store files accept 255 bytes between two slashes."""
 _READABLE = _LONGEST - 64
 """A longer name continues with a digest."""
 
 
-class IgnoredConditionError(Exception):
-    """The server executed a request although its condition did not hold."""
-
-
 @dataclass(frozen=True, slots=True)
 class TryConditions:
-    """Raise :class:`IgnoredConditionError` if the server ignores the conditions of writes.
+    """Raise an :class:`ErrorReply` if the server ignores the conditions of writes.
 
     :ivar of_deletes: check the conditions of deletions, too.
     :ivar of_bucket: raise the store's error if the bucket does not exist: some servers create it with the first object.
@@ -99,6 +90,10 @@ class Objects(ABC):
 
     no_etag: str
     """An ETag that no object has."""
+    no_conditions: str
+    """The hint if the server ignores the conditions of writes."""
+    no_deletes: str
+    """The hint if the server ignores the conditions of deletions."""
 
     def __init__(self, prefix: str) -> None:
         self._prefix = prefix
@@ -131,8 +126,9 @@ class Objects(ABC):
     def exchange(self, command: CasCommand | TryConditions) -> Requests[CasReply]:
         match command:
             case Read(name):
-                reply, entry = yield from self._read(self._key(name))
-                return CasReply(entry, reply.time)
+                key = self._key(name)
+                reply = yield from self.get(key)
+                return CasReply(self._entry(key, reply), reply.time)
             case Write(record, if_version):
                 if if_version is None and not self._is_checked:
                     # Only before the provider's first record: every existing record was written after this check.
@@ -146,25 +142,24 @@ class Objects(ABC):
             case TryConditions():
                 return (yield from self._check(command))
 
-    def _read(self, key: str) -> Requests[tuple[ObjectReply, Entry | None]]:
-        reply = yield from self.get(key)
+    def _entry(self, key: str, reply: ObjectReply) -> Entry | None:
         if not reply.is_done:
-            return reply, None
+            return None
         fields = _fields_in(key, reply)
         if self._key(fields["name"]) != key:
             raise ValueError(f"{key} is the lock {fields['name']!r}, whose object is {self._key(fields['name'])}")
         del fields["write"]
-        return reply, entry_from_fields(fields.pop("name"), fields, reply.etag)
+        return entry_from_fields(fields.pop("name"), fields, reply.etag)
 
     def _write(self, key: str, command: Write) -> Requests[CasReply]:
         # Without "write", two objects with the same content would have the same ETag.
-        fields = {"name": command.record.name, **record_to_json(command.record), "write": uuid4().hex}
-        fields |= {"free": True} if command.is_free else {}
-        reply = yield from self.put(key, _json(fields), command.if_version)
+        made = uuid4().hex
+        content = write_to_json(command, name=command.record.name, write=made)
+        reply = yield from self.put(key, content.encode(), command.if_version)
         if reply.is_refused:
             # aiohttp or a proxy may have sent the request twice, and the first copy was executed.
             reply = yield from self.get(key)
-            if not reply.is_done or _fields_in(key, reply)["write"] != fields["write"]:
+            if not reply.is_done or _fields_in(key, reply)["write"] != made:
                 return CasReply(None, reply.time)
         return CasReply(reply.etag if reply.is_done else None, reply.time)
 
@@ -175,15 +170,10 @@ class Objects(ABC):
             page = yield from self.page(self._prefix + _encoded(start)[:_READABLE], which)
             time = page.time
             for key in page.keys:
-                if not key.endswith(_SUFFIX):
-                    continue
-                try:
-                    reply, entry = yield from self._read(key)
-                except ValueError as error:  # an object that is not a lock record must not hide others
-                    logger.warning("records: the object %r is left out: %s", key, error)
-                else:
+                if key.endswith(_SUFFIX):
+                    reply = yield from self.get(key)
                     time = reply.time
-                    entries += [entry] if entry else []
+                    entries += readable([(key, partial(self._entry, key, reply))], "object")
             if page.next is None:
                 return CasReply(entries, time)
             which = page.next
@@ -194,18 +184,20 @@ class Objects(ABC):
             yield from self.check_bucket()
         for _ in range(_TRIES):
             key = f"{self._prefix}check-{uuid4().hex}"
-            made = yield from self.put(key, _json({}), None)
+            made = yield from self.put(key, _EMPTY, None)
             if made.is_done:
                 break  # otherwise it was sent twice, and this is the reply to the second copy
         else:
-            raise IgnoredConditionError("the server refuses If-None-Match in PUT of an object that does not exist")
+            what = "the server refuses If-None-Match in PUT of an object that does not exist"
+            raise ErrorReply(what, hint=self.no_conditions)
         for condition in (None, self.no_etag):
-            reply = yield from self.put(key, _json({}), condition)
+            reply = yield from self.put(key, _EMPTY, condition)
             if reply.is_done:
                 yield from self.delete(key, reply.etag)
-                raise IgnoredConditionError(f"the server ignores {'If-Match' if condition else 'If-None-Match'} in PUT")
+                what = f"the server ignores {'If-Match' if condition else 'If-None-Match'} in PUT"
+                raise ErrorReply(what, hint=self.no_conditions)
         if check.of_deletes and (yield from self.delete(key, self.no_etag)).is_done:
-            raise IgnoredConditionError("the server ignores If-Match in DELETE")
+            raise ErrorReply("the server ignores If-Match in DELETE", hint=self.no_deletes)
         reply = yield from self.delete(key, made.etag)
         self._is_checked = True
         return CasReply(None, reply.time)
@@ -220,11 +212,6 @@ class Objects(ABC):
 class ObjectPrograms(CasPrograms):
     """The programs of a compare-and-swap store that may ignore conditions."""
 
-    no_conditions: str
-    """The hint if the server ignores the conditions of writes."""
-    no_deletes: str
-    """The hint if the server ignores the conditions of deletions."""
-
     def create_schema(self) -> Program[Any, Any, None]:
         """Create nothing, but raise an error if the bucket does not exist or the server ignores conditions."""
         yield TryConditions(of_bucket=True)
@@ -235,14 +222,6 @@ class ObjectPrograms(CasPrograms):
     def prune(self, unused_for: timedelta, prefix: str = "") -> Program[Any, Any, int]:
         yield TryConditions(of_deletes=True)  # some servers honour conditions only for writes
         return (yield from super().prune(unused_for, prefix))
-
-    def classify(self, error: Exception) -> Failure:
-        return Failure.REFUSED if isinstance(error, IgnoredConditionError) else super().classify(error)
-
-    def hint(self, error: Exception) -> str | None:
-        if isinstance(error, IgnoredConditionError):
-            return self.no_deletes if "DELETE" in str(error) else self.no_conditions
-        return super().hint(error)
 
 
 class ObjectProvider(ProgramProvider):
@@ -278,13 +257,9 @@ def checked_prefix(path: str) -> str:
     return f"{path}/"
 
 
-def _json(fields: dict[str, Any]) -> bytes:
-    return json.dumps(fields).encode()
-
-
 def _fields_in(key: str, reply: ObjectReply) -> dict[str, Any]:
-    fields = parsed(reply.content)
-    if not isinstance(fields, dict) or "write" not in fields or not isinstance(fields.get("name"), str):
+    fields = fields_from_json(reply.content)
+    if "write" not in fields or not isinstance(fields.get("name"), str):
         raise ValueError(f"{key} is no lock record: {fields!r:.200}")
     return fields
 

@@ -10,7 +10,7 @@ from shedlock_py.providers.cas.cas_programs import UNREAD, Entry, Write
 from shedlock_py.providers.kit import record_from_json, record_to_json
 
 
-def write_to_json(write: Write, **others: str) -> str:
+def write_to_json(write: Write, /, **others: str | None) -> str:
     """Return what ``write`` stores, and other fields."""
     return json.dumps({**record_to_json(write.record), **({"free": True} if write.is_free else {}), **others})
 

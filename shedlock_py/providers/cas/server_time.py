@@ -6,6 +6,8 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from email.utils import parsedate_to_datetime
 
+from shedlock_py.providers.kit import ErrorReply, Failure
+
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 DRIFT = 0.001
 """The most that two clocks drift apart, as a share of the time that passes.
@@ -22,22 +24,23 @@ def token_at(moment: datetime) -> int:
     return (moment - _EPOCH) // timedelta(microseconds=1)
 
 
-class UnknownTimeError(Exception):
+class UnknownTimeError(ErrorReply):
     """The reply does not say what time it is. The command may have been carried out."""
 
-    hint = "the locks go by this time: let the proxy between this process and the service pass the Date header on"
+    def __init__(self, message: str) -> None:
+        hint = "the locks go by this time: let the proxy between this process and the service pass the Date header on"
+        super().__init__(message, Failure.UNREACHABLE, hint)
 
 
-class OtherReplyError(Exception):
+class OtherReplyError(ErrorReply):
     """The reply belongs to another request. The command may have been carried out.
 
     A proxy that repeats a reply shifts all later replies on that connection, so the client must close the connection.
     """
 
-    hint = "a proxy between this process and the service mixes replies up: leave it out, or turn its keep-alive off"
-
     def __init__(self) -> None:
-        super().__init__("the reply belongs to another request")
+        hint = "a proxy between this process and the service mixes replies up: leave it out, or turn its keep-alive off"
+        super().__init__("the reply belongs to another request", Failure.UNREACHABLE, hint)
 
 
 @dataclass(frozen=True, slots=True)

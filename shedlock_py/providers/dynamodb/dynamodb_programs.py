@@ -26,7 +26,6 @@ from shedlock_py.providers.dynamodb.wire import (
     Command,
     Delete,
     Entry,
-    ForeignReplyError,
     List,
     Read,
     Reply,
@@ -87,14 +86,12 @@ class DynamoDBPrograms(StorePrograms):
     # Errors
 
     def classify(self, error: Exception) -> Failure:
-        return Failure.UNREACHABLE if isinstance(error, ForeignReplyError) else aws.classify(error)
+        return aws.classify(error)
 
     def text_of(self, error: Exception) -> str:
         return aws.text_of(error)
 
     def hint(self, error: Exception) -> str | None:
-        if isinstance(error, ForeignReplyError):
-            return "is there a proxy in between, or another server at the endpoint?"
         if aws.code_of(error) == "ResourceNotFoundException":
             return f"create the table {self.table!r} with provider.create_schema(), or name its region in the URL"
         return aws.hint(error)

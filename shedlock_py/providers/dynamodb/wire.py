@@ -13,17 +13,18 @@ An item has the attributes of ShedLock for Java, so both libraries can use one t
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from typing import Any, NamedTuple
 
-from shedlock_py.events import logger
 from shedlock_py.model.record import LockRecord
 from shedlock_py.providers import kit
 from shedlock_py.providers.aws import AwsReply, AwsRequest, Sleep
 from shedlock_py.providers.cas import ServerTime
 from shedlock_py.providers.cas.cas_programs import UNREAD
+from shedlock_py.providers.cas.listing import readable
 from shedlock_py.runtime.program import Program
 
 CONDITION_FAILED = "ConditionalCheckFailedException"
@@ -39,10 +40,6 @@ KEPT_FOR = timedelta(days=30)
 """How long DynamoDB's TTL keeps an unused lock."""
 _MILLISECOND = timedelta(milliseconds=1)
 _CONTENT_TYPE = "application/x-amz-json"
-
-
-class ForeignReplyError(Exception):
-    """A reply that is not DynamoDB's, such as a proxy's sign-in page: botocore accepts any 200 as a success."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,7 +140,8 @@ class Table:
         entries: list[Entry] = []
         while True:
             reply = yield from _reply_to(self._request("scan", **arguments))
-            entries += _entries(reply.value.get("Items", ()))
+            items = reply.value.get("Items", ())
+            entries += readable(((item.get(KEY), partial(_entry, item)) for item in items), "item")
             if "LastEvaluatedKey" not in reply.value:
                 return Reply(reply.time, entries=tuple(entries))
             arguments["ExclusiveStartKey"] = reply.value["LastEvaluatedKey"]
@@ -174,11 +172,13 @@ class Table:
 
 
 def _reply_to(request: AwsRequest) -> Program[AwsRequest, AwsReply, AwsReply]:
-    """Return the reply to ``request``. :raises ForeignReplyError: it does not come from DynamoDB."""
+    """Return the reply to ``request``. :raises kit.ErrorReply: it does not come from DynamoDB."""
     reply = yield request
     content_type = reply.value["ResponseMetadata"]["HTTPHeaders"].get("content-type", "")
-    if not content_type.startswith(_CONTENT_TYPE):
-        raise ForeignReplyError(f"the reply is not DynamoDB's: its content type is {content_type!r:.100}")
+    if not content_type.startswith(_CONTENT_TYPE):  # a proxy's sign-in page: botocore accepts any 200 as a success
+        what = f"the reply is not DynamoDB's: its content type is {content_type!r:.100}"
+        hint = "is there a proxy in between, or another server at the endpoint?"
+        raise kit.ErrorReply(what, kit.Failure.UNREACHABLE, hint)
     return reply
 
 
@@ -192,17 +192,6 @@ def _key(name: str) -> dict[str, Any]:
 
 def _typed(values: Mapping[str, str | int]) -> dict[str, Any]:
     return {f":{name}": {"S": value} if isinstance(value, str) else {"N": str(value)} for name, value in values.items()}
-
-
-def _entries(items: Iterable[Mapping[str, Any]]) -> Iterator[Entry]:
-    for item in items:
-        try:
-            entry = _entry(item)
-        except ValueError as error:  # an item that is not a lock record must not hide others
-            logger.warning("records: an item is left out: %s", error)
-        else:
-            if entry is not None:
-                yield entry
 
 
 def _entry(item: Mapping[str, Any] | None) -> Entry | None:

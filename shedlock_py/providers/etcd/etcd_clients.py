@@ -39,13 +39,13 @@ class Exchange:
 
     def __init__(self, place: Place) -> None:
         self._place = place
-        self._endpoints = list(place.endpoints)
+        self._endpoints = place.endpoints
         self._token = ""
 
     def of(self, command: Command) -> Program[Request, httpx.Response, CasReply]:
         """Execute ``command`` on the first member that can be reached."""
         path, body = request_of(command, self._place.prefix)
-        may_log_in, token = bool(self._place.user), self._token
+        may_log_in, token = bool(self._place.cluster.user), self._token
         may_move = may_log_in
         if may_log_in and not token:
             token = yield from self._log_in()
@@ -70,7 +70,7 @@ class Exchange:
 
     def _log_in(self) -> Program[Request, httpx.Response, str]:
         """Return a new token, and keep it for later commands."""
-        body = {"name": self._place.user, "password": self._place.password}
+        body = {"name": self._place.cluster.user, "password": self._place.cluster.password}
         response = yield from self._request("/v3/auth/authenticate", body)
         token: str = reply_of(response.status_code, response.text)["token"]
         self._token = token
@@ -89,7 +89,7 @@ class Exchange:
                 self._avoid(endpoint)
             except httpx.PoolTimeout as error:
                 raise TimedOut("a free connection", sent=False) from error
-            except httpx.TransportError:
+            except (httpx.TransportError, OSError):  # asyncio can raise a bare ssl.SSLError
                 self._avoid(endpoint)  # the kit repeats the request, which then goes to another member
                 raise
             else:
@@ -155,7 +155,7 @@ class _Connections:
         try:
             yield
             self._has_failed = False
-        except httpx.TransportError:
+        except (httpx.TransportError, OSError):
             self._has_failed = True
             raise
         except RuntimeError as error:

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Unpack
 
 import httpx
 
 from shedlock_py.errors import ProviderError
-from shedlock_py.model.durations import Duration
 from shedlock_py.providers.cas import CasPrograms, CasReply, parse_options
+from shedlock_py.providers.cas.options import CasOptions
 from shedlock_py.providers.etcd.etcd_clients import AsyncEtcdClient, EtcdClient
 from shedlock_py.providers.etcd.urls import Place
-from shedlock_py.providers.etcd.wire import ALARMS, MEMBERS, NOT_ETCD, STATUS, Command, EtcdError, classify
+from shedlock_py.providers.etcd.wire import ALARMS, MEMBERS, STATUS, Command
 from shedlock_py.providers.kit import AsyncProgramProvider, Check, Failure, ProgramProvider, not_known
 from shedlock_py.runtime.program import Program
 
@@ -33,19 +33,12 @@ class EtcdPrograms(CasPrograms):
         return found
 
     def classify(self, error: Exception) -> Failure:
-        match error:
-            case EtcdError():
-                return classify(error)
-            case httpx.HTTPError() | httpx.InvalidURL() | OSError():
-                return Failure.CONNECTION_LOST
-        return super().classify(error)
+        is_of_network = isinstance(error, httpx.HTTPError | httpx.InvalidURL | OSError)
+        return Failure.CONNECTION_LOST if is_of_network else super().classify(error)
 
     def hint(self, error: Exception) -> str | None:
-        match error:
-            case EtcdError(code=code) if code == NOT_ETCD:
-                return "name the client addresses of etcd, with tls=true if it has TLS; its JSON gateway must be on"
-            case httpx.ConnectError():
-                return "name the client addresses of members that run, and with ca= the certificates to trust"
+        if isinstance(error, httpx.ConnectError):
+            return "name the client addresses of members that run, and with ca= the certificates to trust"
         return super().hint(error)
 
 
@@ -101,42 +94,27 @@ class EtcdLockProvider(ProgramProvider):
     :param url: ``etcd://host:2379``, or several members with commas between them. ``user:password@`` may precede them.
         A path after them replaces ``/shedlock/``, the place of the locks. Options: ``tls=true``, ``ca``, ``cert`` and
         ``key`` (files), ``timeout``, ``fire_time_tolerance``, ``clock_error``.
-    :param clock_error: the largest difference between the members' clocks (default: 1 s).
-    :param timeout: the time limit of a whole operation (default: 5 s).
-    :param fire_time_tolerance: how far a fire time may be ahead of etcd's clock (default: 5 minutes).
+    :param options: ``clock_error``, the largest difference between the members' clocks (default: 1 s); ``timeout``, the
+        time limit of a whole operation (default: 5 s); ``fire_time_tolerance``, how far a fire time may be ahead of
+        etcd's clock (default: 5 minutes).
     :raises ConfigurationError: the URL cannot work.
     """
 
-    def __init__(
-        self,
-        url: str,
-        *,
-        clock_error: Duration | None = None,
-        timeout: Duration | None = None,
-        fire_time_tolerance: Duration | None = None,
-    ) -> None:
-        place, options = _parsed(url, clock_error, timeout, fire_time_tolerance)
-        super().__init__(EtcdPrograms(**options), EtcdClient(place))
+    def __init__(self, url: str, **options: Unpack[CasOptions]) -> None:
+        place, programs = _parsed(url, options)
+        super().__init__(programs, EtcdClient(place))
 
 
 class AsyncEtcdLockProvider(AsyncProgramProvider):
     """:class:`EtcdLockProvider` for asyncio. Several event loops may use it."""
 
-    def __init__(
-        self,
-        url: str,
-        *,
-        clock_error: Duration | None = None,
-        timeout: Duration | None = None,
-        fire_time_tolerance: Duration | None = None,
-    ) -> None:
-        place, options = _parsed(url, clock_error, timeout, fire_time_tolerance)
-        super().__init__(EtcdPrograms(**options), AsyncEtcdClient(place))
+    def __init__(self, url: str, **options: Unpack[CasOptions]) -> None:
+        place, programs = _parsed(url, options)
+        super().__init__(programs, AsyncEtcdClient(place))
 
 
-def _parsed(
-    url: str, clock_error: Duration | None, timeout: Duration | None, tolerance: Duration | None
-) -> tuple[Place, dict[str, Any]]:
-    url, options = parse_options(url, clock_error, timeout, tolerance)
+def _parsed(url: str, given: CasOptions) -> tuple[Place, EtcdPrograms]:
+    url, options = parse_options(url, **given)
     place = Place.from_url(url)
-    return place, {**options, "passwords": (place.password,), "names": (place.user, *place.hosts)}
+    cluster = place.cluster
+    return place, EtcdPrograms(**options, passwords=(cluster.password,), names=(cluster.user, *cluster.names))

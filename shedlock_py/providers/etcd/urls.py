@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
-from shedlock_py.errors import ConfigurationError
-from shedlock_py.providers.cas.cluster_urls import parse_cluster_url
+from shedlock_py.providers.cas.cluster_urls import ClusterUrl, parse_cluster_url
 from shedlock_py.providers.kit.certificates import TLS_OPTIONS, Certificates
 
-DEFAULT_PORT = 2379
-DEFAULT_PREFIX = "/shedlock/"
 _FORM = "etcd://host:2379 or etcd://user:password@host1,host2,host3?ca=ca.pem"
 
 
@@ -17,39 +14,28 @@ _FORM = "etcd://host:2379 or etcd://user:password@host1,host2,host3?ca=ca.pem"
 class Place:
     """An etcd cluster, and the keys in it.
 
-    :ivar endpoints: the addresses of members: ``http://host:port`` or ``https://host:port``.
     :ivar prefix: start of each key. The lock's name follows.
     :ivar certificates: None without TLS.
     """
 
-    endpoints: tuple[str, ...]
-    prefix: str = DEFAULT_PREFIX
-    user: str = ""
-    password: str = field(default="", repr=False)
-    certificates: Certificates | None = None
+    cluster: ClusterUrl
+    prefix: str
+    certificates: Certificates | None
 
     @property
     def shown(self) -> str:
         """For people, without the password."""
-        return f"{self.prefix} at etcd://{','.join(endpoint.partition('://')[2] for endpoint in self.endpoints)}"
+        return f"{self.prefix} at etcd://{','.join(self.cluster.hosts)}"
 
     @property
-    def hosts(self) -> tuple[str, ...]:
-        return tuple(endpoint.partition("://")[2].rpartition(":")[0] for endpoint in self.endpoints)
+    def endpoints(self) -> list[str]:
+        """The addresses of the members: ``http://host:port`` or ``https://host:port``."""
+        scheme = "http" if self.certificates is None else "https"
+        return [f"{scheme}://{host}" for host in self.cluster.hosts]
 
     @classmethod
     def from_url(cls, url: str) -> Place:
         """:raises ConfigurationError: the URL has another form."""
-        cluster = parse_cluster_url(url, "etcd", DEFAULT_PORT, (*TLS_OPTIONS, "prefix"), _FORM)
-        certificates = Certificates.from_options(cluster.options)
-        if cluster.path and "prefix" in cluster.options:
-            raise ConfigurationError("store URL: a path is the prefix of the keys, so leave the option prefix out")
-        path_prefix = f"/{cluster.path.strip('/')}/" if cluster.path else DEFAULT_PREFIX
-        scheme = "http" if certificates is None else "https"
-        return cls(
-            tuple(f"{scheme}://{host}" for host in cluster.hosts),
-            cluster.options.get("prefix") or path_prefix,
-            cluster.user,
-            cluster.password,
-            certificates,
-        )
+        cluster = parse_cluster_url(url, "etcd", 2379, TLS_OPTIONS, _FORM)
+        prefix = f"/{cluster.path.strip('/')}/" if cluster.path else "/shedlock/"
+        return cls(cluster, prefix, Certificates.from_options(cluster.options))

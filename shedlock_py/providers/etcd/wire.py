@@ -15,17 +15,18 @@ from shedlock_py.model.text import parsed
 from shedlock_py.providers.cas import CasCommand, Delete, Entry, List, OtherReplyError, Read, Write
 from shedlock_py.providers.cas.listing import readable
 from shedlock_py.providers.cas.records_in_json import entry_from_fields, fields_from_json, write_to_json
-from shedlock_py.providers.kit import Failure
+from shedlock_py.providers.kit import ErrorReply, Failure
 
 
-class EtcdError(Exception):
+class EtcdError(ErrorReply):
     """Etcd replied with an error.
 
     :ivar code: gRPC's code.
     """
 
-    def __init__(self, code: int, message: str) -> None:
-        super().__init__(message)
+    def __init__(self, code: int, message: str, hint: str | None = None) -> None:
+        is_busy = "too many requests" in message  # a store without space has the same code
+        super().__init__(message, Failure.NOT_DONE if is_busy else _BY_CODE.get(code, Failure.REFUSED), hint)
         self.code = code
 
     @property
@@ -36,6 +37,7 @@ class EtcdError(Exception):
 
 NOT_ETCD = -1
 """Replaces the code of a reply that does not come from etcd."""
+_NOT_ETCD_HINT = "name the client addresses of etcd, with tls=true if it has TLS; its JSON gateway must be on"
 _BY_CODE = {
     4: Failure.UNREACHABLE,  # deadline exceeded: the leader did not confirm it in time
     14: Failure.UNREACHABLE,  # unavailable: no leader, or the leader has changed
@@ -69,13 +71,6 @@ STATUS = ClusterRequest("/v3/maintenance/status", {})
 """The status of one member, with its version."""
 MEMBERS = ClusterRequest("/v3/cluster/member/list", {})
 ALARMS = ClusterRequest("/v3/maintenance/alarm", {"action": "GET"})
-
-
-def classify(error: EtcdError) -> Failure:
-    """Return the meaning of an error reply for its command."""
-    if "too many requests" in str(error):  # a store without space has the same code
-        return Failure.NOT_DONE
-    return _BY_CODE.get(error.code, Failure.REFUSED)
 
 
 def request_of(command: Command, prefix: str) -> tuple[str, dict[str, Any]]:
@@ -178,7 +173,7 @@ def reply_of(status: int, text: str) -> dict[str, Any]:
             return dict(reply)
         case _, {"error": str(message), "code": int(code)} | {"message": str(message), "code": int(code)}:
             raise EtcdError(code, message)
-    raise EtcdError(NOT_ETCD, f"HTTP status {status}, and no reply of etcd: {text.strip()[:100]!r}")
+    raise EtcdError(NOT_ETCD, f"HTTP status {status}, and no reply of etcd: {text.strip()[:100]!r}", _NOT_ETCD_HINT)
 
 
 def _entry(prefix: str, pair: Mapping[str, Any]) -> Entry:

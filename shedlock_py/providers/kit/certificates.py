@@ -15,7 +15,7 @@ from shedlock_py.providers.kit.failures import NotSent
 
 TLS_OPTIONS = ("ca", "cert", "key", "tls")
 """Options of a URL."""
-_NO_DESCRIPTOR = (errno.EMFILE, errno.ENFILE)
+NO_DESCRIPTOR = (errno.EMFILE, errno.ENFILE)
 
 
 @dataclass(frozen=True)
@@ -119,6 +119,6 @@ def file_errors(options: str) -> Iterator[None]:
             f"store URL: {options}: not a certificate in PEM, or its key does not match ({error})"
         ) from error
     except OSError as error:
-        if error.errno in _NO_DESCRIPTOR:
+        if error.errno in NO_DESCRIPTOR:
             raise NotSent from error  # temporary: this file can be opened after other files are closed
         raise ConfigurationError(f"store URL: {options}: {error.strerror}") from error

@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import timedelta
 from typing import Any
 
-from shedlock_py.errors import ConfigurationError, ProviderError, hidden_frames
+from shedlock_py.errors import ConfigurationError, ProviderError, ProviderUnreachable, hidden_frames
 from shedlock_py.model.durations import Duration
 from shedlock_py.model.lease import MOST_RECOVERIES, Claim, Lease
 from shedlock_py.model.record import LockRecord
@@ -88,6 +88,8 @@ def claimed(
     except GeneratorExit:
         raise
     except BaseException as error:
+        if isinstance(error, ProviderUnreachable):
+            error.locked_by = claim.locked_by
         # A signal handler or a job's time limit may raise its exception after the reply has arrived.
         is_reported = isinstance(error, ProviderError | ConfigurationError)
         if not force and (operation.is_in_doubt or (operation.has_written and not is_reported)):

@@ -6,7 +6,6 @@ async), which retry by themselves, and their time limits are only for a single r
 
 from __future__ import annotations
 
-import errno
 import os
 import ssl
 from collections.abc import Iterator
@@ -23,6 +22,7 @@ from shedlock_py.events import logger
 from shedlock_py.model.text import one_line
 from shedlock_py.providers.cas.options import split_query
 from shedlock_py.providers.kit import NotSent
+from shedlock_py.providers.kit.certificates import NO_DESCRIPTOR
 from shedlock_py.providers.kubernetes.names import is_label
 from shedlock_py.runtime.process import monotonic
 from shedlock_py.runtime.threads import WorkerPool
@@ -31,7 +31,6 @@ config: Any = kubernetes.config  # some releases have only a part of the annotat
 NAMESPACE_FILE = Path("/var/run/secrets/kubernetes.io/serviceaccount/namespace")
 FRESH_SECONDS = 60.0
 """Kubernetes replaces the token in a pod's file, and a plugin's token is valid only for some minutes."""
-_NO_DESCRIPTOR = (errno.EMFILE, errno.ENFILE)
 _OPTIONS = ("context", "kubeconfig")
 _FORM = "kubernetes://namespace or kubernetes://namespace?context=name&kubeconfig=path"
 
@@ -69,7 +68,7 @@ def _configuration_errors() -> Iterator[None]:
     try:
         yield
     except (config.ConfigException, OSError, LookupError, TypeError, AttributeError, ValueError) as error:
-        if isinstance(error, OSError) and error.errno in _NO_DESCRIPTOR:
+        if isinstance(error, OSError) and error.errno in NO_DESCRIPTOR:
             raise NotSent from error  # temporary: this file can be opened after other files are closed
         text = one_line(error)
         raise ConfigurationError(f"no access to Kubernetes is configured: {text:.300}") from error

@@ -18,18 +18,10 @@ from shedlock_py.errors import ConfigurationError
 from shedlock_py.model.text import parsed
 from shedlock_py.providers.cas import CasReply, OtherReplyError, ServerTime
 from shedlock_py.providers.cas.over_http import client_of_threads
-from shedlock_py.providers.kit import NotSent, TimedOut, call_within, close_with_loop, within
+from shedlock_py.providers.kit import ErrorReply, NotSent, TimedOut, call_within, close_with_loop, within
 from shedlock_py.providers.kit.proxies import proxy_of
 from shedlock_py.providers.kubernetes.access import Access, Place
-from shedlock_py.providers.kubernetes.wire import (
-    FORBIDDEN,
-    UNAUTHORIZED,
-    Call,
-    Command,
-    KubernetesError,
-    call_of,
-    value_of,
-)
+from shedlock_py.providers.kubernetes.wire import FORBIDDEN, UNAUTHORIZED, Call, Command, call_of, value_of
 from shedlock_py.runtime.process import PerLoop, PerProcess, monotonic
 from shedlock_py.runtime.program import Program, drive, drive_async
 from shedlock_py.runtime.threads import WorkerPool
@@ -89,7 +81,7 @@ def exchange(command: Command, clock_error: timedelta) -> Program[SignIn | Send,
             break
     try:
         value = value_of(command, response.status_code, _content(response), clock_error)
-    except KubernetesError as error:
+    except ErrorReply as error:
         error.hint = _NO_CREDENTIALS if is_anonymous else error.hint
         raise
     return CasReply(value, ServerTime.from_header(response.headers.get("Date"), sent_at, received_at))

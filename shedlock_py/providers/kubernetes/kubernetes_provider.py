@@ -2,32 +2,26 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Unpack
 
 import httpx
 
-from shedlock_py.model.durations import Duration
 from shedlock_py.providers.cas import CasPrograms, CasReply, parse_options
+from shedlock_py.providers.cas.options import CasOptions
 from shedlock_py.providers.kit import AsyncProgramProvider, Check, Failure, ProgramProvider
 from shedlock_py.providers.kubernetes.access import Place
 from shedlock_py.providers.kubernetes.kubernetes_clients import AsyncKubernetesClient, KubernetesClient
-from shedlock_py.providers.kubernetes.wire import VERBS, AccessReview, Command, KubernetesError, classify
+from shedlock_py.providers.kubernetes.wire import VERBS, AccessReview, Command
 from shedlock_py.runtime.program import Program
 
 
 class KubernetesPrograms(CasPrograms):
     """The programs of a compare-and-swap store, with errors of Kubernetes and httpx."""
 
-    def permissions(self) -> Program[Command, CasReply, dict[str, bool | None]]:
-        """Return whether a Role allows each verb that the provider needs. None if the server does not say."""
+    def checks(self) -> Program[Command, CasReply, list[Check]]:
         found: dict[str, bool | None] = {}
         for verb in VERBS:
-            reply = yield AccessReview(verb)
-            found[verb] = reply.value
-        return found
-
-    def checks(self) -> Program[Command, CasReply, list[Check]]:
-        found = yield from self.permissions()
+            found[verb] = (yield AccessReview(verb)).value
         missing = [verb for verb, is_allowed in found.items() if is_allowed is False]
         if missing:
             hint = "allow it in the Role: see docs/providers/kubernetes.md; list and delete are for operators"
@@ -38,15 +32,8 @@ class KubernetesPrograms(CasPrograms):
         return [Check("permissions", "ok", known)]
 
     def classify(self, error: Exception) -> Failure:
-        match error:
-            case KubernetesError():
-                return classify(error)
-            case httpx.HTTPError() | httpx.InvalidURL() | OSError():
-                return Failure.CONNECTION_LOST
-        return super().classify(error)
-
-    def hint(self, error: Exception) -> str | None:
-        return error.hint if isinstance(error, KubernetesError) else super().hint(error)
+        is_of_network = isinstance(error, httpx.HTTPError | httpx.InvalidURL | OSError)
+        return Failure.CONNECTION_LOST if is_of_network else super().classify(error)
 
 
 class KubernetesLockProvider(ProgramProvider):
@@ -57,53 +44,25 @@ class KubernetesLockProvider(ProgramProvider):
 
     :param url: ``kubernetes://namespace``. Without a name, it is the namespace of the service account or of the
         context. Options: ``context``, ``kubeconfig`` (a file), ``timeout``, ``fire_time_tolerance``, ``clock_error``.
-    :param clock_error: the largest difference between the API servers' clocks (default: 1 s).
-    :param timeout: the time limit of a whole operation (default: 5 s).
-    :param fire_time_tolerance: how far a fire time may be ahead of the server's clock (default: 5 minutes).
+    :param options: ``clock_error``, the largest difference between the API servers' clocks (default: 1 s); ``timeout``,
+        the time limit of a whole operation (default: 5 s); ``fire_time_tolerance``, how far a fire time may be ahead of
+        the server's clock (default: 5 minutes).
     :raises ConfigurationError: the URL cannot work.
     """
 
-    def __init__(
-        self,
-        url: str,
-        *,
-        clock_error: Duration | None = None,
-        timeout: Duration | None = None,
-        fire_time_tolerance: Duration | None = None,
-    ) -> None:
-        place, options = _parsed(url, clock_error, timeout, fire_time_tolerance)
-        programs = KubernetesPrograms(**options)
+    def __init__(self, url: str, **options: Unpack[CasOptions]) -> None:
+        place, programs = _parsed(url, options)
         super().__init__(programs, KubernetesClient(place, programs.clock_error))
-
-    def permissions(self) -> dict[str, bool | None]:
-        """Return whether a Role allows each verb that the provider needs. None if the server does not say."""
-        programs: Any = self.programs
-        return self._drive(programs.permissions(), "permissions")
 
 
 class AsyncKubernetesLockProvider(AsyncProgramProvider):
     """:class:`KubernetesLockProvider` for asyncio. Several event loops may use it."""
 
-    def __init__(
-        self,
-        url: str,
-        *,
-        clock_error: Duration | None = None,
-        timeout: Duration | None = None,
-        fire_time_tolerance: Duration | None = None,
-    ) -> None:
-        place, options = _parsed(url, clock_error, timeout, fire_time_tolerance)
-        programs = KubernetesPrograms(**options)
+    def __init__(self, url: str, **options: Unpack[CasOptions]) -> None:
+        place, programs = _parsed(url, options)
         super().__init__(programs, AsyncKubernetesClient(place, programs.clock_error))
 
-    async def permissions(self) -> dict[str, bool | None]:
-        """See :meth:`KubernetesLockProvider.permissions`."""
-        programs: Any = self.programs
-        return await self._drive(programs.permissions(), "permissions")
 
-
-def _parsed(
-    url: str, clock_error: Duration | None, timeout: Duration | None, tolerance: Duration | None
-) -> tuple[Place, dict[str, Any]]:
-    url, options = parse_options(url, clock_error, timeout, tolerance)
-    return Place.from_url(url), options
+def _parsed(url: str, given: CasOptions) -> tuple[Place, KubernetesPrograms]:
+    url, options = parse_options(url, **given)
+    return Place.from_url(url), KubernetesPrograms(**options)

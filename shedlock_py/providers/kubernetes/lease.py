@@ -10,7 +10,6 @@ written with it. Otherwise an elector of client-go, or a person, has changed the
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from copy import deepcopy
 from dataclasses import dataclass
@@ -18,10 +17,9 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from shedlock_py.model.record import LockRecord
-from shedlock_py.model.text import parsed
 from shedlock_py.providers.cas import Entry, Write
 from shedlock_py.providers.cas.cas_programs import UNREAD
-from shedlock_py.providers.kit import record_from_json, record_to_json
+from shedlock_py.providers.cas.records_in_json import entry_from_fields, fields_from_json, write_to_json
 from shedlock_py.providers.kubernetes.names import object_name
 
 API_VERSION = "coordination.k8s.io/v1"
@@ -29,8 +27,6 @@ LABEL = "shedlock-py/lock"
 """The label of every Lease that is a lock."""
 NAME = "shedlock-py/name"
 RECORD = "shedlock-py/record"
-_FREE, _RENEWED = "free", "renewed"
-"""In the annotation, beside the fields of the record."""
 _OF_HOLDER = {"f:holderIdentity", "f:renewTime", "f:leaseDurationSeconds"}
 _SECOND = timedelta(seconds=1)
 
@@ -52,11 +48,12 @@ def entry_of(lease: Mapping[str, Any], clock_error: timedelta) -> Entry:
     metadata, spec = lease["metadata"], lease.get("spec") or {}
     annotations = metadata.get("annotations") or {}
     name, holder = annotations.get(NAME, metadata["name"]), spec.get("holderIdentity") or ""
-    fields = _fields(annotations[RECORD]) if RECORD in annotations else None
-    record, is_free = None, False
-    if fields is not None:
-        is_free, renewed = fields.pop(_FREE, False) is True, fields.pop(_RENEWED, None)
-        record = record_from_json(name, fields, read_at=UNREAD)
+    record, is_free, is_current = None, False, False
+    if RECORD in annotations:
+        fields = fields_from_json(annotations[RECORD])
+        renewed = fields.pop("renewed", None)
+        written = entry_from_fields(name, fields, version=None)
+        record, is_free = written.record, written.is_free
         is_current = (holder, spec.get("renewTime")) == ("" if is_free else record.locked_by, renewed)
     if record is None or not is_current:
         is_free, record = not holder, _of_elector(name, holder, metadata, spec, record, clock_error)
@@ -67,16 +64,6 @@ def record_in(lease: Mapping[str, Any]) -> str | None:
     """Return the annotation with our exact record, if the Lease has it. It has the holder, the token and the times."""
     text: str | None = ((lease.get("metadata") or {}).get("annotations") or {}).get(RECORD)
     return text
-
-
-def _fields(text: str) -> dict[str, Any]:
-    try:
-        fields = parsed(text)
-    except ValueError as error:
-        raise ValueError(f"not a lock record: {text!r:.200}") from error
-    if not isinstance(fields, dict):
-        raise ValueError(f"not a lock record: {text!r:.200}")
-    return fields
 
 
 def _of_elector(
@@ -130,8 +117,7 @@ def lease_of(write: Write) -> dict[str, Any]:
     spec = lease.get("spec") or {}
     if version is None or _held(version.record, version.is_free) != _held(record, write.is_free):
         spec = {**spec, **_spec(record, write.is_free, spec)}
-    fields = {**record_to_json(record), _RENEWED: spec.get("renewTime"), **({_FREE: True} if write.is_free else {})}
-    annotations = {NAME: record.name, RECORD: json.dumps(fields)}
+    annotations = {NAME: record.name, RECORD: write_to_json(write, renewed=spec.get("renewTime"))}
     metadata["annotations"] = {**(metadata.get("annotations") or {}), **annotations}
     return {**lease, "apiVersion": API_VERSION, "kind": "Lease", "spec": spec}
 

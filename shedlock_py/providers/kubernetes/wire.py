@@ -5,16 +5,17 @@ https://kubernetes.io/docs/reference/using-api/api-concepts/
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import timedelta
+from functools import partial
 from typing import Any, NamedTuple
 from urllib.parse import quote
 
-from shedlock_py.events import logger
 from shedlock_py.model.record import LockRecord
 from shedlock_py.providers.cas import CasCommand, Delete, Entry, List, OtherReplyError, Read, Write
-from shedlock_py.providers.kit import Failure
+from shedlock_py.providers.cas.listing import readable
+from shedlock_py.providers.kit import ErrorReply, Failure
 from shedlock_py.providers.kubernetes.lease import API_VERSION, LABEL, entry_of, lease_of, record_in
 from shedlock_py.providers.kubernetes.names import object_name
 
@@ -37,32 +38,12 @@ class AccessReview:
 Command = CasCommand | AccessReview
 
 
-class KubernetesError(Exception):
-    """The API server replied with an error.
-
-    :ivar status: HTTP status.
-    :ivar hint: how the user can fix it, if that is known.
-    """
-
-    def __init__(self, status: int, message: str, hint: str | None) -> None:
-        super().__init__(message)
-        self.status = status
-        self.hint = hint
-
-
 class Call(NamedTuple):
     """A request: method, path, and perhaps a body."""
 
     method: str
     path: str
     body: dict[str, Any] | None = None
-
-
-def classify(error: KubernetesError) -> Failure:
-    """Return the meaning of an error reply for its command."""
-    if error.status == TOO_MANY:
-        return Failure.NOT_DONE
-    return Failure.REFUSED if 400 <= error.status < 500 else Failure.UNREACHABLE
 
 
 def call_of(command: Command, namespace: str) -> Call:
@@ -92,7 +73,7 @@ def call_of(command: Command, namespace: str) -> Call:
 def value_of(command: Command, status: int, reply: Any, clock_error: timedelta) -> Any:
     """Return the value of the reply to ``command``.
 
-    :raises KubernetesError: the reply is an error.
+    :raises ErrorReply: the reply is an error.
     :raises ValueError: a record has odd values.
     :raises OtherReplyError: the reply belongs to another request.
     """
@@ -107,7 +88,9 @@ def value_of(command: Command, status: int, reply: Any, clock_error: timedelta) 
                 raise ValueError(f"the Lease {object_name(name)} is the lock {entry.record.name!r}, not {name!r}")
             return entry
         case List():
-            return list(_entries(_success(command, status, reply)["items"], clock_error))
+            leases = _success(command, status, reply)["items"]
+            found = ((lease["metadata"]["name"], partial(_entry, lease, clock_error)) for lease in leases)
+            return list(readable(found, "Lease"))
         case Write():
             if status == CONFLICT or (is_missing and command.if_version is not None):
                 return None
@@ -145,14 +128,6 @@ def _check_name(command: Command, status: int, reply: Any) -> None:
         raise OtherReplyError
 
 
-def _entries(leases: Iterable[Any], clock_error: timedelta) -> Iterator[Entry]:
-    for lease in leases:
-        try:
-            yield _entry(lease, clock_error)
-        except ValueError as error:  # a Lease that is not a lock record must not hide others
-            logger.warning("records: the Lease %r is left out: %s", lease["metadata"]["name"], error)
-
-
 def _entry(lease: Any, clock_error: timedelta) -> Entry:
     try:
         return entry_of(lease, clock_error)
@@ -165,7 +140,10 @@ def _success(command: Command, status: int, reply: Any) -> Any:
         return reply
     message = reply.get("message") if isinstance(reply, Mapping) else None
     text = str(message or f"HTTP status {status}, and no reply of Kubernetes")
-    raise KubernetesError(status, text, _hint(command, status, _missing_kind(reply)))
+    failure = Failure.REFUSED if 400 <= status < 500 else Failure.UNREACHABLE
+    if status == TOO_MANY:
+        failure = Failure.NOT_DONE
+    raise ErrorReply(text, failure, _hint(command, status, _missing_kind(reply)))
 
 
 def _hint(command: Command, status: int, missing: str | None) -> str | None:

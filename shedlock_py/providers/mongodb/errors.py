@@ -34,7 +34,6 @@ _BY_CODE = {
     462: Failure.UNREACHABLE,  # overloaded
 }
 OTHER_TYPE = (14, 241, 16554)  # a value of a wrong type in $add (16554 before MongoDB 6.1) or $toLong
-INDEX_EXISTS = (85, 86)
 
 TOO_LATE = "shedlock_py: fire time too late"
 """The server cannot convert this text to a number, so it refuses the whole command with this text."""

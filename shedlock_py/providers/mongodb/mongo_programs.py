@@ -55,8 +55,6 @@ from shedlock_py.runtime.program import Program
 
 KEPT_WITH_RUNS = timedelta(days=3652)
 """How long a record with runs is kept: ten years, for jobs that run once a month or once a year."""
-MOST_INDEX_TRIES = 6
-"""The most tries if several processes create the index at the same time."""
 
 _FIELDS: dict[str, tuple[type, ...]] = {
     "lockedBy": (str,),
@@ -171,26 +169,16 @@ class MongoPrograms(StorePrograms):
         return deleted
 
     def create_schema(self) -> Program[Command, Any, None]:
-        """Create the index that removes old records. Several processes may do it at once: read, create, read again."""
+        """Create the index that removes old records, or change its expiry. Several processes may do it at once."""
         seconds = self._expire_after_seconds
-        for number in range(MOST_INDEX_TRIES):
-            indexes = yield Command("list_indexes", {})
-            index = next((index for index in indexes if dict(index["key"]) == {"lockUntil": 1}), None)
-            if index is not None and index.get("expireAfterSeconds") == seconds:
-                return
-            create = Command("create_index", {"keys": "lockUntil", "expireAfterSeconds": seconds})
-            change = {"keyPattern": {"lockUntil": 1}, "expireAfterSeconds": seconds}
+        indexes = yield Command("list_indexes", {})
+        index = next((index for index in indexes if dict(index["key"]) == {"lockUntil": 1}), None)
+        if index is None:
+            yield Command("create_index", {"keys": "lockUntil", "expireAfterSeconds": seconds})
+        elif index.get("expireAfterSeconds") != seconds:
             name = self.collection_name.partition(".")[2]
-            try:
-                yield (
-                    create
-                    if index is None
-                    else Command("database.command", {"command": "collMod", "value": name, "index": change})
-                )
-                return
-            except ProviderError as error:
-                if errors.code_of(error.__cause__) not in errors.INDEX_EXISTS or number == MOST_INDEX_TRIES - 1:
-                    raise
+            change = {"keyPattern": {"lockUntil": 1}, "expireAfterSeconds": seconds}
+            yield Command("database.command", {"command": "collMod", "value": name, "index": change})
 
     def checks(self) -> Program[Command, Any, list[Check]]:
         check = "replication"

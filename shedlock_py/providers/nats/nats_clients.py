@@ -91,7 +91,8 @@ class Connection(SharedConnection):
                 for start in range(0, len(names), _AT_ONCE):
                     part = names[start : start + _AT_ONCE]
                     replies = zip(part, await self._send(until, *map(of.read, part)), strict=True)
-                    entries += readable((name, partial(of.found, name, reply)) for name, reply in replies)
+                    records = readable((name, partial(of.found, name, reply)) for name, reply in replies)
+                    entries += [entry for entry in records if isinstance(entry, Entry)]
                 return entries, info
             case Bucket(is_new):
                 if is_new:

@@ -1,4 +1,4 @@
-"""Reads a server's INFO for ``shedlock doctor``."""
+"""Checks a server's INFO for ``shedlock doctor``."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from shedlock_py.providers.kit import Check, StorePrograms, not_known
 from shedlock_py.providers.redis.commands import Call, Calls, Command, Setting, script
 from shedlock_py.runtime.program import Program
 
-Info = Mapping[str, str]
+_Info = Mapping[str, str]
 
 _BY_HAND = "add +info to the ACL of this user, or look by hand: CONFIG GET maxmemory-policy appendonly"
 _NO_EVICTION = "set maxmemory-policy noeviction; if this server is the cache, use another one for the locks"
@@ -25,27 +25,22 @@ _FAILOVER = (
 _PRIMARY = "the URL must lead to the primary"
 
 
-def read_info(calls: Calls) -> Program[Command, Any, dict[str, str]]:
-    """Return the fields of INFO. In a cluster, they come from one node."""
-    reply: bytes = yield Call(script("info"), (calls.key("info"),))
-    lines = reply.decode(errors="replace").splitlines()
-    return {name: value for name, is_field, value in (line.partition(":") for line in lines) if is_field}
-
-
 def server_checks(programs: StorePrograms, calls: Calls, *, is_cluster: bool) -> Program[Command, Any, list[Check]]:
     """Check one server, or one node of a cluster."""
     try:
-        info = yield from read_info(calls)
+        reply: bytes = yield Call(script("info"), (calls.key("info"),))
     except ProviderError as error:
         return [not_known(programs, "eviction, persistence, replication", error, _BY_HAND)]
-    if is_replica(info):
+    lines = reply.decode(errors="replace").splitlines()
+    info = {name: value for name, is_field, value in (line.partition(":") for line in lines) if is_field}
+    if info.get("role") == "slave":
         return [Check("replication", "failed", "this server is a replica", _PRIMARY)]
     persistence = yield from _persistence(programs, info)
-    found = [eviction(info), persistence, _replication(info)]
+    found = [_eviction(info), persistence, _replication(info)]
     return [replace(check, message=f"one node: {check.message}") for check in found] if is_cluster else found
 
 
-def eviction(info: Info) -> Check:
+def _eviction(info: _Info) -> Check:
     """Check the eviction policy. Lock records have an expiry, so all policies but one may evict a held lock."""
     policy = info.get("maxmemory_policy", "")
     if policy == "noeviction":
@@ -57,7 +52,7 @@ def eviction(info: Info) -> Check:
     return Check("eviction", "warning", f"{policy} may evict a lock that is held, and then it is free", _NO_EVICTION)
 
 
-def _persistence(programs: StorePrograms, info: Info) -> Program[Command, Any, Check]:
+def _persistence(programs: StorePrograms, info: _Info) -> Program[Command, Any, Check]:
     check, has_file = "persistence", info.get("aof_enabled") == "1"
     try:
         value = yield Setting("appendfsync" if has_file else "save")
@@ -76,18 +71,9 @@ def _persistence(programs: StorePrograms, info: Info) -> Program[Command, Any, C
     return Check(check, "warning", "none: a restart loses all locks, so they are free", _KEEP)
 
 
-def is_replica(info: Info) -> bool:
-    return info.get("role") == "slave"
-
-
-def replicas(info: Info) -> int:
-    count = info.get("connected_slaves", "0")
-    return int(count) if count.isdecimal() else 0
-
-
-def _replication(info: Info) -> Check:
-    count, check = replicas(info), "replication"
-    if not count:
+def _replication(info: _Info) -> Check:
+    count, check = info.get("connected_slaves", "0"), "replication"
+    if count == "0" or not count.isdecimal():
         return Check(check, "ok", "no replica is connected")
-    what = f"{count} replica{'' if count == 1 else 's'}"
+    what = f"{count} replica{'' if count == '1' else 's'}"
     return Check(check, "warning", f"{what}, asynchronous: a failover may lose the latest locks", _FAILOVER)

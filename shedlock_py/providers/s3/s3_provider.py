@@ -3,39 +3,28 @@
 from __future__ import annotations
 
 import re
-from typing import Any, NamedTuple
+from typing import Any, Unpack
 
 from shedlock_py.errors import ConfigurationError
-from shedlock_py.model.durations import Duration
 from shedlock_py.providers import aws
 from shedlock_py.providers.cas import parse_options
-from shedlock_py.providers.cas.objects import (
-    AsyncObjectProvider,
-    IgnoredConditionError,
-    ObjectPrograms,
-    ObjectProvider,
-    checked_prefix,
-)
+from shedlock_py.providers.cas.objects import AsyncObjectProvider, ObjectPrograms, ObjectProvider, checked_prefix
+from shedlock_py.providers.cas.options import CasOptions
 from shedlock_py.providers.kit import Failure
-from shedlock_py.providers.s3.wire import NoBucketError, Objects
+from shedlock_py.providers.s3.wire import NO_BUCKET_HINT, Objects
 
 _BUCKET = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]+")
 _FORM = "s3://bucket/prefix?region=eu-west-1"
-_NO_BUCKET = "create the bucket first, in the region of the URL; shedlock_py creates none"
-_NO_CONDITIONS = (
-    "locks need a service that honours If-None-Match and If-Match: two holders could have one lock here. "
-    "docs/providers/s3.md names such services"
-)
 _DENIED = (
     "the policy must allow s3:GetObject, s3:PutObject and s3:DeleteObject below the prefix, and s3:ListBucket of the "
     "bucket: without it, S3 replies AccessDenied for an object that does not exist"
 )
 _HINTS = {
-    "NoSuchBucket": _NO_BUCKET,
-    "404": _NO_BUCKET,
+    "NoSuchBucket": NO_BUCKET_HINT,
+    "404": NO_BUCKET_HINT,
     "AccessDenied": _DENIED,
     "403": _DENIED,
-    "NotImplemented": _NO_CONDITIONS,
+    "NotImplemented": Objects.no_conditions,
     "AuthorizationHeaderMalformed": "the bucket is in another region: set region=… in the URL",
 }
 
@@ -43,21 +32,14 @@ _HINTS = {
 class S3Programs(ObjectPrograms):
     """The programs of an object store, with errors of S3 and botocore."""
 
-    no_conditions = _NO_CONDITIONS
-    no_deletes = "leave old records where they are, or let a lifecycle rule of the bucket delete them"
-
     def classify(self, error: Exception) -> Failure:
-        if isinstance(error, IgnoredConditionError | NoBucketError):
-            return Failure.REFUSED
         return aws.classify(error)
 
     def text_of(self, error: Exception) -> str:
         return aws.text_of(error)
 
     def hint(self, error: Exception) -> str | None:
-        if isinstance(error, NoBucketError):
-            return _NO_BUCKET
-        return super().hint(error) or _HINTS.get(aws.code_of(error)) or aws.hint(error)
+        return _HINTS.get(aws.code_of(error)) or aws.hint(error)
 
 
 class S3LockProvider(ObjectProvider):
@@ -68,59 +50,38 @@ class S3LockProvider(ObjectProvider):
 
     :param url: ``s3://bucket`` or ``s3://bucket/prefix``. Options: ``endpoint``, ``region`` and ``profile``, which
         replace boto3's configuration; ``timeout``, ``fire_time_tolerance``, ``clock_error``.
-    :param clock_error: the largest difference between the clocks of the service's front ends (default: 1 s).
-    :param timeout: the time limit of a whole operation (default: 5 s).
-    :param fire_time_tolerance: how far a fire time may be ahead of S3's clock (default: 5 minutes).
+    :param options: ``clock_error``, the largest difference between the clocks of the service's front ends (default: 1
+        s); ``timeout``, the time limit of a whole operation (default: 5 s); ``fire_time_tolerance``, how far a fire
+        time may be ahead of S3's clock (default: 5 minutes).
     :raises ConfigurationError: the URL cannot work.
     """
 
-    def __init__(
-        self,
-        url: str,
-        *,
-        clock_error: Duration | None = None,
-        timeout: Duration | None = None,
-        fire_time_tolerance: Duration | None = None,
-    ) -> None:
-        place, objects, options = _parsed(url, clock_error, timeout, fire_time_tolerance)
-        super().__init__(S3Programs(**options), aws.AwsClient(place, options["timeout"], objects.exchange))
+    def __init__(self, url: str, **options: Unpack[CasOptions]) -> None:
+        place, objects, programs = _parsed(url, options)
+        super().__init__(programs, aws.AwsClient(place, programs.timeout, objects.exchange))
 
 
 class AsyncS3LockProvider(AsyncObjectProvider):
     """:class:`S3LockProvider` for asyncio. Several event loops may use it."""
 
-    def __init__(
-        self,
-        url: str,
-        *,
-        clock_error: Duration | None = None,
-        timeout: Duration | None = None,
-        fire_time_tolerance: Duration | None = None,
-    ) -> None:
+    def __init__(self, url: str, **options: Unpack[CasOptions]) -> None:
         from shedlock_py.providers.aws.async_clients import AsyncAwsClient  # imported late: takes a third of a second
 
-        place, objects, options = _parsed(url, clock_error, timeout, fire_time_tolerance)
-        super().__init__(S3Programs(**options), AsyncAwsClient(place, options["timeout"], objects.exchange))
+        place, objects, programs = _parsed(url, options)
+        super().__init__(programs, AsyncAwsClient(place, programs.timeout, objects.exchange))
 
 
-class _Parsed(NamedTuple):
-    place: aws.Place
-    objects: Objects
-    options: dict[str, Any]
-    """The options of the programs."""
-
-
-def _parsed(url: str, clock_error: Duration | None, timeout: Duration | None, tolerance: Duration | None) -> _Parsed:
-    url, options = parse_options(url, clock_error, timeout, tolerance)
-    bucket, path, given = aws.split_url(url, "s3", _FORM)
+def _parsed(url: str, given: CasOptions) -> tuple[aws.Place, Objects, S3Programs]:
+    url, options = parse_options(url, **given)
+    bucket, path, of_place = aws.split_url(url, "s3", _FORM)
     if not _BUCKET.fullmatch(bucket) or "@" in path:  # not quoted: by mistake, it may contain a password
         raise ConfigurationError(f"store URL: not of the form {_FORM}")
     prefix = checked_prefix(path)
     # Services other than Amazon's do not know the checksums that botocore adds by default.
     required = dict.fromkeys(("request_checksum_calculation", "response_checksum_validation"), "when_required")
     handlers = {"request-created.s3.PutObject": _send_at_once}
-    place = aws.Place("s3", f"s3://{bucket}/{prefix}", **given, config=required, handlers=handlers)
-    return _Parsed(place, Objects(bucket, prefix), options)
+    place = aws.Place("s3", f"s3://{bucket}/{prefix}", **of_place, config=required, handlers=handlers)
+    return place, Objects(bucket, prefix), S3Programs(**options)
 
 
 def _send_at_once(request: Any, **_: object) -> None:

@@ -10,22 +10,25 @@ from typing import Any
 from shedlock_py.providers.aws import AwsReply, AwsRequest
 from shedlock_py.providers.cas import objects
 from shedlock_py.providers.cas.objects import ObjectReply, Page, Requests
+from shedlock_py.providers.kit import ErrorReply
 
 _ABSENT = ("NoSuchKey",)
 _REFUSED = "PreconditionFailed"
 _NOT_WRITTEN = (_REFUSED, "NoSuchKey", "ConditionalRequestConflict", "OperationAborted")
 """412; 404 for ``If-Match`` if the object is gone; 409 beside another write. After each, the programs read again."""
 _NO_BUCKET = ("404", "NoSuchBucket")
-
-
-class NoBucketError(Exception):
-    """The bucket does not exist."""
+NO_BUCKET_HINT = "create the bucket first, in the region of the URL; shedlock_py creates none"
 
 
 class Objects(objects.Objects):
     """The records under a prefix in a bucket."""
 
     no_etag = '"00000000000000000000000000000000"'
+    no_conditions = (
+        "locks need a service that honours If-None-Match and If-Match: two holders could have one lock here. "
+        "docs/providers/s3.md names such services"
+    )
+    no_deletes = "leave old records where they are, or let a lifecycle rule of the bucket delete them"
 
     def __init__(self, bucket: str, prefix: str) -> None:
         super().__init__(prefix)
@@ -51,7 +54,7 @@ class Objects(objects.Objects):
 
     def check_bucket(self) -> Requests[None]:
         if (yield self._request("head_bucket", _NO_BUCKET)).code:
-            raise NoBucketError(f"there is no bucket {self._bucket!r}")
+            raise ErrorReply(f"there is no bucket {self._bucket!r}", hint=NO_BUCKET_HINT)
 
     def _object(self, method: str, expected: tuple[str, ...], **arguments: Any) -> Requests[ObjectReply]:
         reply: AwsReply = yield self._request(method, expected, **arguments)

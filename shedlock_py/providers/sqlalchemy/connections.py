@@ -15,6 +15,7 @@ from sqlalchemy import Pool, PoolProxiedConnection, event
 from sqlalchemy.engine import Engine
 from sqlalchemy.pool import ConnectionPoolEntry
 
+from shedlock_py.errors import ProviderError
 from shedlock_py.providers.kit import NotSent, PooledConnection, TimedOut
 from shedlock_py.providers.sqlalchemy.confirmation import listen_for_warnings
 from shedlock_py.providers.sqlalchemy.errors import (
@@ -69,12 +70,15 @@ class SqlConnections:
                 raise NotSent from FileReplaced("the file was replaced by another one")
             if watchdog is not None:
                 watchdog.set(until)
-            reply = self._perform(connection, command, until)
+            reply = SqlReply()
+            check = command.check
+            if check is None or check.passes(self._perform(connection, check.command, until).rows[0]):
+                reply = self._perform(connection, command, until)
             if self._path is not None and not has_file_of_path(connection):
                 raise FileReplaced("the file was replaced by another one meanwhile")
             pooled.is_good = True
             return reply
-        except UnconfirmedCommit:
+        except (UnconfirmedCommit, ProviderError):
             pooled.is_good = True
             raise
         except dialect.loaded_dbapi.Error as error:
@@ -196,8 +200,6 @@ class UserConnections(SqlConnections):
         super().__init__(engine)
         self._outdated_at = 0.0
         """Connections that were opened before this moment are not used again."""
-        self.waiting: set[object] = set()
-        """An object for each command that waits for a connection."""
         _listen_for_openings(engine)
 
     def execute_one(self, command: SqlCommand) -> SqlReply:
@@ -223,7 +225,6 @@ class UserConnections(SqlConnections):
         if self._path is not None:
             counts = [getattr(inherited, count, int)() for count in ("checkedin", "checkedout")]
             require_usable(self._path, is_inherited=any(counts))
-        self.waiting.add(waits := object())
         try:
             connection = self.engine.raw_connection()
             for _ in range(_MOST_REPLACED):
@@ -236,8 +237,6 @@ class UserConnections(SqlConnections):
             if is_from_signal(error):
                 raise
             raise NotSent from translated_at_connect(error, self.engine.dialect)
-        finally:
-            self.waiting.discard(waits)
 
     def _perform(self, connection: PoolProxiedConnection, command: SqlCommand, until: float | None) -> SqlReply:
         if not self._is_postgres:

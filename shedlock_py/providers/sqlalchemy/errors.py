@@ -202,20 +202,38 @@ def _failure_of(error: DBAPIError) -> Failure | None:
     return next((failure for part, failure in _BY_TEXT.items() if part in text), None)
 
 
-def hint(error: BaseException, dialect: Dialect, table: str, schema: str | None, url: URL | None = None) -> str | None:
-    """Return how the user can fix ``error``."""
+def hint(
+    error: BaseException,
+    dialect: Dialect,
+    table: str,
+    schema: str | None,
+    url: URL | None = None,
+    *,
+    is_runs: bool = False,
+) -> str | None:
+    """Return how the user can fix ``error``.
+
+    :param is_runs: ``table`` is the table of runs.
+    """
     if isinstance(error, DBAPIError) and dialect.name == "sqlite" and _CANNOT_OPEN in str(error.orig):
         return _hint_for_file(None if url is None else path_of(url))
     if is_denied(error):
-        return _hint_for_grant(getattr(error, "statement", None), dialect, table, schema, url)
+        verb = (getattr(error, "statement", None) or "SELECT").split(None, 1)[0]
+        if verb not in ("SELECT", "INSERT", "UPDATE", "DELETE", "WITH", "EXPLAIN"):
+            return None  # to create or change a table, a user needs other rights
+        rights = f"{RIGHTS}, DELETE" if is_runs or verb == "DELETE" else RIGHTS
+        return f"as the owner of the table or an administrator: {grant_sql(dialect, table, schema, url, rights)}"
     lack = missing(error)
     if lack is Missing.TABLE:
+        make = "runs_table" if is_runs else "lock_table"
         return (
             f"create the table {table} once, with configure(url, create_schema=True) or provider.create_schema() at "
-            f"start-up, or add lock_table(metadata) to your migrations; from a shell: shedlock schema --create"
+            f"start-up, or add {make}(metadata) to your migrations; from a shell: shedlock schema --create"
         )
     if lack is Missing.SCHEMA and schema is not None:
         return f"create the schema once: CREATE SCHEMA {dialect.identifier_preparer.quote_schema(schema)}"
+    if lack is Missing.COLUMN and is_runs:
+        return f"drop the table {table}, and create it with provider.create_schema()"
     if lack is Missing.COLUMN:
         time_type = "DATETIME(6)" if dialect.name in ("mysql", "mariadb") else "TIMESTAMP"
         return (
@@ -273,17 +291,6 @@ def grant_sql(dialect: Dialect, table: str, schema: str | None, url: URL | None,
     if schema is not None and dialect.name == "postgresql":
         grants.insert(0, f"GRANT USAGE ON SCHEMA {preparer.quote_schema(schema)} TO {user}")
     return "; ".join(grants)
-
-
-def _hint_for_grant(
-    statement: str | None, dialect: Dialect, table: str, schema: str | None, url: URL | None
-) -> str | None:
-    """Return None for a statement that creates or changes a table, which needs other rights."""
-    verb = (statement or "SELECT").split(None, 1)[0]
-    if verb not in ("SELECT", "INSERT", "UPDATE", "DELETE", "WITH", "EXPLAIN"):
-        return None
-    rights = f"{RIGHTS}, DELETE" if verb == "DELETE" else RIGHTS
-    return f"as the owner of the table or an administrator: {grant_sql(dialect, table, schema, url, rights)}"
 
 
 _CONFLICT_CODES = ("40001", 1020)  # PostgreSQL: serialization failure; MariaDB: innodb_snapshot_isolation

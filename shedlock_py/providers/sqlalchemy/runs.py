@@ -13,12 +13,9 @@ from sqlalchemy import MetaData
 from shedlock_py.model.lease import RunOutcome
 from shedlock_py.model.run import Run
 from shedlock_py.providers.kit import refused
-from shedlock_py.providers.sqlalchemy.errors import RIGHTS, Missing, grant_sql, is_denied, missing
 from shedlock_py.providers.sqlalchemy.schema import runs_table_of
 
 if TYPE_CHECKING:
-    from sqlalchemy import URL
-
     from shedlock_py.providers.sqlalchemy.statements import Statement, Statements
 
 NAMES_AT_ONCE = 50
@@ -45,7 +42,6 @@ class RunStatements:
         table = runs_table_of(lock_table, MetaData())
         self.table = table
         self.table_name = dialect.identifier_preparer.format_table(table)
-        self._dialect = dialect
         self._plain = plain
         self._clock = plain.clock
         shown = [self._clock.shown.format(time) for time in ("started", "ended", "fire_time", "next_fire_time")]
@@ -81,9 +77,6 @@ class RunStatements:
                 f"ON kept = {same} WHERE kept IS NULL"
             )
         self.prune = self._compile(delete, "count")
-        made = (self.read, self.read_recent, self.probe, self.begin, self.end, self.remove, self.prune)
-        self.own_sql = {statement.sql for statement in made}
-        """An error of one of these statements is about history."""
 
     def _compile(self, sql: str, reply: Any) -> Statement:
         return self._plain.compile(sql, reply, runs=self.table_name)
@@ -144,20 +137,6 @@ class RunStatements:
             f"WITH begun AS ({insert}) DELETE FROM {{runs}} WHERE {_THIS_NAME} AND fencing_token <= {oldest} "
             f"AND EXISTS (SELECT 1 FROM begun)"
         )
-
-    def hint(self, error: Exception, url: URL | None = None) -> str | None:
-        """Return how the user can fix an error of the table of runs."""
-        if is_denied(error):
-            grant = grant_sql(self._dialect, self.table_name, None, url, f"{RIGHTS}, DELETE")
-            return f"as the owner of the table or an administrator: {grant}"
-        if missing(error) is Missing.TABLE:
-            return (
-                f"create the table {self.table_name} once, with provider.create_schema(), or add runs_table(metadata) "
-                f"to your migrations; from a shell: shedlock schema --create"
-            )
-        if missing(error) is Missing.COLUMN:
-            return f"drop the table {self.table_name}, and create it with provider.create_schema()"
-        return None
 
     def to_run(self, row: Sequence[Any]) -> Run:
         """Return the run in ``row``.

@@ -9,6 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from datetime import datetime, timedelta
+from functools import partial
 from typing import Any, ClassVar
 
 from shedlock_py.errors import ConfigurationError, ProviderError
@@ -23,9 +24,9 @@ from shedlock_py.providers.sqlalchemy.checks import store_checks
 from shedlock_py.providers.sqlalchemy.claims import TOO_LATE, ClaimKind
 from shedlock_py.providers.sqlalchemy.clock import check_token, to_record, to_time
 from shedlock_py.providers.sqlalchemy.runs import NAMES_AT_ONCE
-from shedlock_py.providers.sqlalchemy.schema import other_zone_error, zone_shift
+from shedlock_py.providers.sqlalchemy.schema import SHORTEST_PRUNE, prune_refusal
 from shedlock_py.providers.sqlalchemy.sqlite_files import read_mounts
-from shedlock_py.providers.sqlalchemy.statements import SqlCommand, Statement
+from shedlock_py.providers.sqlalchemy.statements import FirstRead, SqlCommand, Statement
 from shedlock_py.providers.sqlalchemy.tables import SqlProgram, SqlTables
 
 
@@ -43,16 +44,16 @@ class SqlPrograms(SqlTables):
         values = self._claim_values(claim, before)
         if not self._is_prepared:
             yield from self._prepare(operation, request.name)
-        if self._sql.read_before_claim is not None:
-            reply = yield SqlCommand(self._sql.read_before_claim, values)
-            if self._is_held(operation, request, reply.rows[0]) and not force:
-                return None
+        read = self._sql.read_before_claim
+        check = None
+        if read is not None:
+            check = FirstRead(SqlCommand(read, values), partial(self._may_claim, operation, request, force))
         kind = ClaimKind.ACQUIRE
         if force:
             kind = ClaimKind.TAKE_OVER_ABSENT if before is None else ClaimKind.TAKE_OVER
             kind = ClaimKind.RECOVER if claim.recoveries else kind
         statement = self._sql.claims[kind, request.fire_time is not None]
-        command = SqlCommand(statement, values, can_grant=True)
+        command = SqlCommand(statement, values, can_grant=True, check=check)
         reply = yield command
         token = reply.id if statement.reply == "id" else reply.rows[0][0] if reply.rows else 0
         if token == TOO_LATE:
@@ -69,8 +70,8 @@ class SqlPrograms(SqlTables):
             yield from self._write_history(_of_history(command, self._runs.begin))
         return granted
 
-    def _is_held(self, operation: str, request: LockRequest, row: Sequence[Any]) -> bool:
-        """Return whether the lock is held or the fire time was granted. Only SQLite needs this before the claim.
+    def _may_claim(self, operation: str, request: LockRequest, force: bool, row: Sequence[Any]) -> bool:
+        """Return whether the lock is free and the fire time was not granted. Only SQLite reads this before the claim.
 
         SQLite has one writer at a time, so a skip must not write. SQLite stores any value in any column and compares it
         with text, so the values are checked here.
@@ -83,7 +84,7 @@ class SqlPrograms(SqlTables):
             check_token(fencing_token, operation, request.name)
             if last_fire_time is not None:
                 to_time(last_fire_time, self._sql.clock, operation, request.name, "last_fire_time")
-        return bool(is_held)
+        return force or not is_held
 
     def _claim_values(self, claim: Claim, before: LockRecord | None) -> dict[str, object]:
         request, to_store = claim.request, self._sql.clock.to_store
@@ -151,8 +152,8 @@ class SqlPrograms(SqlTables):
 
     def prune(self, unused_for: timedelta, prefix: str = "") -> SqlProgram[int]:
         yield from self._prepare("prune", None)
-        if self._columns_in_session_zone:
-            yield from self.records("", "prune")
+        if self._columns_in_session_zone and unused_for < SHORTEST_PRUNE:
+            raise prune_refusal(self.table_name, self._columns_in_session_zone)
         values: dict[str, object] = {"hold_ms": -in_milliseconds(unused_for), **_those_with(prefix)}
         if self._sql.extra_columns:
             values["once"] = self._sql.clock.to_store(ONCE)
@@ -168,30 +169,21 @@ class SqlPrograms(SqlTables):
         if not reply.rows:
             return None
         record = to_record(reply.rows[0], self._sql.clock, "record")
-        self._check_zone("record", record)
         return record if record.name == name else None  # the table's collation may ignore case
 
-    def records(self, prefix: str, operation: str = "records") -> SqlProgram[list[LockRecord]]:
+    def records(self, prefix: str) -> SqlProgram[list[LockRecord]]:
         """Return all records with the prefix. A record with an odd value is left out, with a warning."""
-        yield from self._prepare(operation, None)
+        yield from self._prepare("records", None)
         reply = yield SqlCommand(self._sql.records, _those_with(prefix))
         records, odd = [], []
         for row in reply.rows:
             try:
-                records.append(to_record(row, self._sql.clock, operation))
+                records.append(to_record(row, self._sql.clock, "records"))
             except ProviderError as error:
                 odd.append(str(error))
         if odd:
             logger.warning("left out of the records of table %s: %s", self.table_name, "; ".join(odd))
-        for record in records:
-            self._check_zone(operation, record)
         return records
-
-    def _check_zone(self, operation: str, record: LockRecord) -> None:
-        columns = self._columns_in_session_zone
-        shift = zone_shift(record) if columns else None
-        if shift is not None:
-            raise other_zone_error(operation, record.name, shift, self.table_name, columns)
 
     # Run history: see runs.py
 
@@ -248,7 +240,7 @@ def identifiers(lease: Lease) -> dict[str, object]:
 
 def _of_history(command: SqlCommand, statement: Statement) -> SqlCommand:
     """Return ``statement`` with the values of ``command``, which was executed before."""
-    return command._replace(statement=statement, can_grant=False, is_urgent=False, is_history=True)
+    return SqlCommand(statement, command.values, is_history=True)
 
 
 def _those_with(prefix: str) -> dict[str, object]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
 
@@ -47,6 +47,15 @@ class SqlCommand(NamedTuple):
     """The statement extends, releases or undoes a grant. The pool reserves a connection for such statements."""
     is_history: bool = False
     """The statement only writes history."""
+    check: FirstRead | None = None
+    """A read before the statement, on the same connection."""
+
+
+class FirstRead(NamedTuple):
+    """A read, and a function that decides on its row. If it returns False, the command ends with an empty reply."""
+
+    command: SqlCommand
+    passes: Callable[[Sequence[Any]], bool]
 
 
 class SqlReply(NamedTuple):
@@ -176,9 +185,9 @@ class Statements:
         """It replies with one row, even if the record does not exist."""
         ran = f" OR last_fire_time >= {self.clock.fire_time}" if self.extra_columns else ""
         extra = ", ".join(EXTRA_COLUMNS if self.extra_columns else ("NULL", "NULL"))
-        return (
-            f"SELECT lock_until > {self.clock.now}{ran}, {self.clock.is_late}, name, lock_until, {extra} "
-            f"FROM (SELECT 1) LEFT JOIN {{table}} ON name = :name"
+        return (  # a claim that is repeated finds its own grant, which is not another holder's
+            f"SELECT (lock_until > {self.clock.now}{ran}) AND locked_by IS NOT :locked_by, {self.clock.is_late}, name, "
+            f"lock_until, {extra} FROM (SELECT 1) LEFT JOIN {{table}} ON name = :name"
         )
 
     def compile(self, template: str, reply: ReplyKind, **names: str) -> Statement:

@@ -221,8 +221,9 @@ class SqlTables(StorePrograms):
         return missing(error) in (Missing.TABLE, Missing.SCHEMA)
 
     def hint(self, error: Exception) -> str | None:
-        if self._runs is not None and getattr(error, "statement", None) in self._runs.own_sql:
-            return self._runs.hint(error, self._url)
+        statement = getattr(error, "statement", None) or ""
+        if self._runs is not None and self._runs.table_name in statement:
+            return hint(error, self.dialect, self._runs.table_name, self._schema, self._url, is_runs=True)
         return hint(error, self.dialect, self.table_name, self._schema, self._url)
 
 

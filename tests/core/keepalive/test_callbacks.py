@@ -150,7 +150,7 @@ def test_a_coroutine_of_on_lost_that_the_end_of_the_event_loop_cancels_is_no_err
             has_begun.set()
             await asyncio.Event().wait()
 
-        async with hold_async("job", lock_at_most_for="50ms", provider=AsyncFaultyProvider(), on_lost=clean_up):
+        async with hold_async("job", lock_at_most_for="300ms", provider=AsyncFaultyProvider(), on_lost=clean_up):
             await has_begun.wait()
 
     asyncio.run(program())

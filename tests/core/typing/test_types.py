@@ -243,7 +243,6 @@ def wrong_calls_are_errors() -> None:
     scheduler_lock("job", expected_every=1j)  # type: ignore[call-overload]  # on purpose
     scheduler_lock("job", 1j)  # type: ignore[call-overload]  # on purpose
     attempt("job", lambda: 1, provider=async_provider)  # type: ignore[arg-type]  # on purpose
-    configure(provider=async_provider)  # type: ignore[arg-type]  # on purpose
     configure(os.environ.get("DATABASE_URL"))  # type: ignore[arg-type]  # on purpose: it may be None
     configure(sync_provider, async_provider)  # type: ignore[call-arg]  # on purpose
     hold("job", provider=7)  # type: ignore[arg-type]  # on purpose
@@ -253,6 +252,7 @@ def urls_are_providers() -> None:
     """This function is never called."""
     url = "postgresql://user@host/db"
     configure(url, async_provider=url, create_schema=True)
+    configure(async_provider)
     assert_type(attempt("types", lambda: 1, provider=url), Executed[int] | Skipped)
     hold("types", provider=url)
     hold_async("types", provider=url)

@@ -272,7 +272,10 @@ ROWS: dict[str, dict[str, Row]] = {
     },
     "a URL of the store": {
         "the URL of the store as `executor`, `keep_alive`, `holder`, a duration, …": [
-            Refused(lambda: ShedLockExecutor(SECRET_URL), "executor is a URL"),
+            Refused(
+                lambda: ShedLockExecutor(SECRET_URL),
+                "not a URL: a provider or the URL of a store is the second argument",
+            ),
             Refused(
                 lambda: sl.hold("job", keep_alive=SECRET_URL),
                 "a duration such as '2h' after which heartbeats end, not a URL",
@@ -474,7 +477,7 @@ ROWS: dict[str, dict[str, Row]] = {
             "an elector: `renew_deadline` longer than `lease_duration` × 90 % − 2 ms, or `retry_period` × "
             "1.2 not shorter than `renew_deadline`"
         ): [
-            Refused(lambda: elector(lease_duration="10s", renew_deadline="9.5s"), 'for example lease_duration="10s"'),
+            Refused(lambda: elector(lease_duration="10s", renew_deadline="9.5s"), 'for example lease_duration="15s"'),
             Refused(lambda: elector(lease_duration="10s", renew_deadline="5s", retry_period="5s"), "retry_period"),
         ],
         'an elector: a name that is no lock name, a `takeover` that is neither `"expired"` nor `"observed"`': [

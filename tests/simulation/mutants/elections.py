@@ -75,7 +75,9 @@ def _abstain(election: Election) -> None:
 
 
 def _with_deadline(election: Election, leases: float) -> None:
-    election.settings = replace(election.settings, renew_deadline=leases * election.settings.lease_duration)
+    durations = election.settings.durations
+    durations = replace(durations, renew_deadline=leases * durations.lease_duration)
+    election.settings = replace(election.settings, durations=durations)
 
 
 @_handed("is_leader")
@@ -122,7 +124,7 @@ def a_renewal_counts_from_its_reply(run: Change, election: Election) -> Any:
 
 
 def _trust_from_now(election: Election, term: Term) -> None:
-    term.trusted_until = election.clock() + election.settings.renew_deadline.total_seconds()
+    term.trusted_until = election.clock() + election.settings.durations.renew_deadline.total_seconds()
 
 
 add(

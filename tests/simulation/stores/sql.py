@@ -46,6 +46,9 @@ class SqlModelStore(ExactTime):
         drive(schema, lambda command: self.execute(command, 0))
 
     def execute(self, command: SqlCommand, now_us: int) -> SqlReply:
+        if command.check is not None:
+            # It may raise. If it does not pass, the claim must refuse by itself: another claim may come in between.
+            command.check.passes(self.execute(command.check.command, now_us).rows[0])
         statement, values, self._clock.now_us = command.statement, command.values, now_us
         sql = self._sql.get(statement.sql)
         if sql is None:

@@ -18,7 +18,7 @@ import httpx
 import pytest
 
 from shedlock_py import LockRequest, ProviderUnreachable
-from shedlock_py.providers.etcd.wire import EtcdError, classify, reply_of
+from shedlock_py.providers.etcd.wire import EtcdError, reply_of
 from shedlock_py.providers.kit import Failure
 from shedlock_py.testing.proxy import TcpProxy
 from tests.stores.clients import both_clients
@@ -210,7 +210,7 @@ def test_i5_a_provider_that_another_thread_closes(
 def test_throttling_has_the_code_of_a_store_without_space(message: str, expected: Failure) -> None:
     with pytest.raises(EtcdError) as caught:
         reply_of(429, json.dumps({"error": message, "code": 8, "message": message}))
-    assert classify(caught.value) is expected
+    assert caught.value.failure is expected
 
 
 @pytest.mark.slow("starts two servers of its own")

@@ -19,24 +19,23 @@ from tests.stores.etcd.conftest import Open
 @pytest.mark.parametrize(
     ("url", "endpoints", "prefix"),
     [
-        ("etcd://h", ("http://h:2379",), "/shedlock/"),
-        ("etcd://h1,h2:1,h3", ("http://h1:2379", "http://h2:1", "http://h3:2379"), "/shedlock/"),
-        ("etcd://[::1]:7,[::2]/", ("http://[::1]:7", "http://[::2]:2379"), "/shedlock/"),
-        ("etcd://h/app/jobs/?tls=true", ("https://h:2379",), "/app/jobs/"),
-        ("etcd://h?tls=yes", ("https://h:2379",), "/shedlock/"),
-        ("etcd://h?tls=0", ("http://h:2379",), "/shedlock/"),
-        ("etcd://h/gr%C3%B6%C3%9Fe?ca=ca.pem", ("https://h:2379",), "/größe/"),
-        ("etcd://h?prefix=app:", ("http://h:2379",), "app:"),
+        ("etcd://h", ["http://h:2379"], "/shedlock/"),
+        ("etcd://h1,h2:1,h3", ["http://h1:2379", "http://h2:1", "http://h3:2379"], "/shedlock/"),
+        ("etcd://[::1]:7,[::2]/", ["http://[::1]:7", "http://[::2]:2379"], "/shedlock/"),
+        ("etcd://h/app/jobs/?tls=true", ["https://h:2379"], "/app/jobs/"),
+        ("etcd://h?tls=yes", ["https://h:2379"], "/shedlock/"),
+        ("etcd://h?tls=0", ["http://h:2379"], "/shedlock/"),
+        ("etcd://h/gr%C3%B6%C3%9Fe?ca=ca.pem", ["https://h:2379"], "/größe/"),
     ],
 )
-def test_a_url_names_members_and_prefix(url: str, endpoints: tuple[str, ...], prefix: str) -> None:
+def test_a_url_names_members_and_prefix(url: str, endpoints: list[str], prefix: str) -> None:
     place = Place.from_url(url)
     assert (place.endpoints, place.prefix) == (endpoints, prefix)
 
 
 def test_user_and_password_of_a_url_are_decoded_and_not_shown() -> None:
     place = Place.from_url("etcd://me%40home:p%2Fw%3A@h")
-    assert (place.user, place.password) == ("me@home", "p/w:")
+    assert (place.cluster.user, place.cluster.password) == ("me@home", "p/w:")
     assert "p/w:" not in repr(place) + place.shown
 
 
@@ -54,12 +53,11 @@ def test_user_and_password_of_a_url_are_decoded_and_not_shown() -> None:
         ("ho st", "'ho st' is not host:port"),
         (
             "h?timout=3s",
-            "unknown option 'timout'; supported: ca, cert, key, tls, prefix, timeout, fire_time_tolerance, clock_error",
+            "unknown option 'timout'; supported: ca, cert, key, tls, timeout, fire_time_tolerance, clock_error",
         ),
         ("h?tls=perhaps", "store URL: tls='perhaps' is neither true nor false"),
         ("h?tls=false&ca=ca.pem", "but there are certificates"),
         ("h?key=key.pem", "key is the key of a certificate: name that as well"),
-        ("h/app?prefix=app", "leave the option prefix out"),
         ("h?history=5", "this store keeps no run history"),
         ("h?clock_error=soon", "clock_error='soon' is not a duration"),
         ("h?clock_error=-1s", "clock_error"),

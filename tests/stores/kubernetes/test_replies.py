@@ -14,9 +14,9 @@ import pytest
 from shedlock_py import LockRequest, ProviderError, ProviderUnreachable
 from shedlock_py.model.record import LockRecord
 from shedlock_py.providers.cas import CasCommand, Delete, Entry, List, Read, Write
-from shedlock_py.providers.kit import Failure
+from shedlock_py.providers.kit import ErrorReply, Failure
 from shedlock_py.providers.kubernetes.lease import RECORD, entry_of
-from shedlock_py.providers.kubernetes.wire import AccessReview, KubernetesError, call_of, classify, value_of
+from shedlock_py.providers.kubernetes.wire import AccessReview, call_of, value_of
 from shedlock_py.testing.contract.base import acquired, granted_soon, record_of
 from shedlock_py.testing.proxy import TcpProxy
 from tests.stores.kubernetes.conftest import Open
@@ -141,8 +141,8 @@ def status(reason: str, **details: str) -> dict[str, Any]:
     return {"kind": "Status", "status": "Failure", "message": f"{reason}!", "reason": reason, "details": details}
 
 
-def refusal(command: Any, code: int, reply: Any) -> KubernetesError:
-    with pytest.raises(KubernetesError) as caught:
+def refusal(command: Any, code: int, reply: Any) -> ErrorReply:
+    with pytest.raises(ErrorReply) as caught:
         value_of(command, code, reply, timedelta(0))
     return caught.value
 
@@ -155,7 +155,7 @@ def test_a_namespace_that_is_missing_is_no_lease_that_is_missing() -> None:
     """A full API server sends these replies; ours has no namespaces."""
     assert value_of(Read("job"), 404, status("NotFound", name="job", kind="leases"), timedelta(0)) is None
     error = refusal(CREATE, 404, status("NotFound", name="team", kind="namespaces"))
-    assert classify(error) is Failure.REFUSED
+    assert error.failure is Failure.REFUSED
     assert "create the namespace" in str(error.hint)
 
 
@@ -164,7 +164,7 @@ def test_a_server_without_leases(kubernetes_server: KubernetesServer, namespace:
     for reply in (None, status("NotFound")):
         for command in (Read("job"), CREATE):
             error = refusal(command, 404, reply)
-            assert classify(error) is Failure.REFUSED
+            assert error.failure is Failure.REFUSED
             assert "coordination.k8s.io/v1" in str(error.hint)
 
 
@@ -174,7 +174,7 @@ def test_a_server_without_leases(kubernetes_server: KubernetesServer, namespace:
      (200, Failure.UNREACHABLE), (302, Failure.UNREACHABLE), (422, Failure.REFUSED)],
 )  # fmt: skip
 def test_errors_that_go_away_and_errors_that_stay(code: int, expected: Failure) -> None:
-    assert classify(refusal(CREATE, code, None)) is expected
+    assert refusal(CREATE, code, None).failure is expected
 
 
 def review(allowed: bool) -> dict[str, Any]:

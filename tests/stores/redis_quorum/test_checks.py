@@ -16,7 +16,7 @@ def test_nothing_is_warned_of_if_all_is_well(quorum: Quorum, kind: str) -> None:
     assert checks_of(quorum.provider(kind=kind)) == {
         "servers": Check("servers", "ok", "all 3 reply"),
         "eviction": Check("eviction", "ok", "noeviction: no lock is evicted"),
-        "replication": Check("replication", "ok", "no replicas"),
+        "replication": Check("replication", "ok", "no replica is connected"),
     }
 
 
@@ -46,7 +46,7 @@ def test_one_server_that_evicts_is_warned_of(quorum: Quorum, kind: str) -> None:
 
 
 def test_one_server_that_is_a_replica_is_warned_of(quorum: Quorum, kind: str) -> None:
-    """Doctor names the replica and the server with a copy."""
+    """Doctor names the replica, which takes no writes, and not the server with a copy."""
     host, port = quorum.servers[0].address
     quorum.send(1, "REPLICAOF", host, port)
     try:
@@ -54,4 +54,5 @@ def test_one_server_that_is_a_replica_is_warned_of(quorum: Quorum, kind: str) ->
     finally:
         quorum.send(1, "REPLICAOF", "NO", "ONE")
     assert found.status == "warning"
-    assert ":".join(map(str, quorum.servers[1].address)) in found.message
+    assert found.message == f"{':'.join(map(str, quorum.servers[1].address))}: this server is a replica"
+    assert found.hint == "the URL must lead to the primary"

@@ -94,7 +94,9 @@ def test_i8_jobs_run_where_history_cannot_be_written(
     [warning] = warnings_of(caplog)
     assert "the run history is not written, locks are not affected: release of lock" in warning
     if fault == "missing":
-        assert re.search(rf"create the table \S*{runs} once, with provider.create_schema\(\)", warning)
+        assert re.search(
+            rf"create the table \S*{runs} once, with .* or add runs_table\(metadata\) to your migrations", warning
+        )
     elif fault == "a column is missing":
         assert re.search(rf"drop the table \S*{runs}", warning)
     if fault == "read-only":

@@ -124,6 +124,32 @@ def test_i1_a_file_that_is_replaced_during_the_statement(file: Path, fresh: Path
     engine.dispose()
 
 
+def test_i12_a_claim_whose_file_was_away_for_a_moment_is_granted(file: Path, name: str) -> None:
+    """The claim is repeated. The second copy finds the grant of the first copy, and not another holder."""
+    away = file.with_name("away.db")
+
+    def move() -> int:
+        os.replace(file, away)
+        return 1
+
+    def move_back(*_: object) -> None:
+        if away.exists():
+            os.replace(away, file)
+
+    engine = create_engine(f"sqlite:///{file}")
+    event.listen(engine, "do_connect", move_back)
+    event.listen(engine, "connect", lambda connection, _: connection.create_function("moved", 0, move))
+    provider = SqlAlchemyLockProvider(engine)
+    provider.create_schema()
+    with engine.begin() as connection:
+        connection.exec_driver_sql("CREATE TRIGGER hook AFTER INSERT ON shedlock BEGIN SELECT moved(); END")
+    lease = acquired(provider, name)
+    assert record_of(provider, name).locked_by == lease.locked_by
+    assert provider.acquire(LockRequest(name, "1m")) is None
+    assert provider.release(lease)
+    engine.dispose()
+
+
 @pytest.mark.parametrize("scheme", ["sqlite", "sqlite+aiosqlite", "file", "file async"])
 def test_i1_a_relative_path_is_resolved_once(
     scheme: str, tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch

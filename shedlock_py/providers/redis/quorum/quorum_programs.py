@@ -19,7 +19,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from datetime import datetime, timedelta
-from random import SystemRandom
+from itertools import chain
 from typing import Any, ClassVar, NamedTuple
 
 from shedlock_py.errors import ConfigurationError, ProviderError
@@ -27,6 +27,7 @@ from shedlock_py.model.durations import Duration, in_milliseconds, parse_duratio
 from shedlock_py.model.lease import Claim, Lease
 from shedlock_py.model.record import ONCE, LockRecord
 from shedlock_py.model.request import LockRequest
+from shedlock_py.model.waiting import random
 from shedlock_py.providers.kit import (
     Check,
     Failure,
@@ -39,11 +40,9 @@ from shedlock_py.providers.kit import (
     undo_of,
     unreachable,
 )
-from shedlock_py.providers.redis.checks import Info, read_info
 from shedlock_py.providers.redis.commands import EPOCH, MICROSECOND, Call, Calls, Command, claim_args, run_args, script
 from shedlock_py.providers.redis.history import run_script, runs_kept
 from shedlock_py.providers.redis.quorum.broadcast import NotAddressed, OnEach, Pause, QuorumCommand, QuorumServer
-from shedlock_py.providers.redis.quorum.checks import quorum_checks
 from shedlock_py.providers.redis.quorum.majority import (
     Majority,
     Verdict,
@@ -59,7 +58,9 @@ from shedlock_py.runtime.program import Program
 VOTE = timedelta(seconds=3)
 """How long a server reserves the lock for the claim that it voted for. It is longer than two broadcasts."""
 
-_random = SystemRandom()  # the module random would give the same numbers to all children that C code forks
+_ANOTHER = "the quorum works while a majority replies: bring it back before another server is lost"
+_BETTER_NONE = "better none: a server is kept out for longest_lease when its replica takes over, or it gets its first"
+_BY_GRAVITY = ("failed", "warning", "ok")
 
 QuorumProgram = Program[QuorumCommand | Undo, Any, Any]
 IsSettled = Callable[[Sequence[Any]], bool]
@@ -280,10 +281,23 @@ class QuorumPrograms(StorePrograms):
         return merged_runs(results((yield from self._majority.required("runs", name, on_each))), self._majority)
 
     def checks(self) -> Program[QuorumCommand, Any, list[Check]]:
-        def read(server: QuorumServer) -> Program[Command, Any, tuple[str, Info]]:
-            return server.place, (yield from read_info(self._calls))
+        """Check each server. Persistence does not count: a restarted server does not vote for ``longest_lease``."""
 
-        return quorum_checks(self._majority, (yield OnEach(read)))
+        def check_server(server: QuorumServer) -> Program[Command, Any, list[tuple[str, Check]]]:
+            return [(server.place, check) for check in (yield from server.programs.checks())]
+
+        replies = yield from self._majority.required("checks", None, OnEach(check_server))
+        errors = [reply for reply in replies if isinstance(reply, Exception)]
+        found = {"servers": Check("servers", "ok", f"all {self._majority.size} reply")}
+        if errors:
+            found["servers"] = Check("servers", "warning", failures(errors, self._majority.size), _ANOTHER)
+        for place, check in sorted(chain(*results(replies)), key=lambda each: _BY_GRAVITY.index(each[1].status)):
+            if check.status != "ok":
+                hint = _BETTER_NONE if check.check == "replication" and check.status == "warning" else check.hint
+                check = Check(check.check, "warning", f"{place}: {check.message}", hint)
+            if check.check != "persistence":
+                found.setdefault(check.check, check)
+        return list(found.values())
 
     def _are_decided(self, replies: Sequence[Any]) -> bool:
         return are_decided(results(replies), self._majority)
@@ -351,4 +365,5 @@ class QuorumPrograms(StorePrograms):
 
 def _pause(number: int, at_most: float = 0.2) -> Pause:
     """Return a random pause, so that claims that collided do not collide again."""
-    return Pause(_random.uniform(0.002, min(0.005 * 2 ** min(number, 10), at_most)))
+    longest = min(0.005 * 2 ** min(number, 10), at_most)
+    return Pause(0.002 + random() * (longest - 0.002))
