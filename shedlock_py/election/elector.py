@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import os
 import threading
 from collections import deque
 from collections.abc import Callable
@@ -93,7 +94,7 @@ class LeaderElector(Elector):
         :raises RuntimeError: the elector takes part already; or no thread could be started, and ``start()`` may be
             repeated.
         """
-        if not self._owner.is_current():  # a thread of the parent process may have locked it
+        if self._owner != os.getpid():  # a thread of the parent process may have locked it
             self._make_mutex()
         with self._mutex:
             if self._is_here() and self._runner.is_alive():
