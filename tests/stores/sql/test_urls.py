@@ -20,7 +20,6 @@ from shedlock_py import (
     ProviderError,
     ProviderUnreachable,
     async_provider_from_url,
-    configure,
     hold,
     provider_from_url,
 )
@@ -182,7 +181,7 @@ def test_a_sync_driver_for_an_async_provider_is_refused() -> None:
 
 def test_an_async_driver_for_a_sync_provider_is_refused() -> None:
     for driver in filter(is_installed, (*ASYNC_DRIVERS, "sqlite+aiosqlite")):
-        for make in (SqlAlchemyLockProvider, provider_from_url, lambda url: configure(provider=url)):
+        for make in (SqlAlchemyLockProvider, provider_from_url):
             with pytest.raises(ConfigurationError, match=r"async"):
                 make(f"{driver}:///db" if "sqlite" in driver else f"{driver}://u:hunter2@h/db")
         with pytest.raises(ConfigurationError, match=r"async"):
