@@ -35,6 +35,7 @@ from shedlock_py import (
     hold,
     hold_async,
     provider_from_url,
+    providers,
     reset,
     scheduler_lock,
     set_active,
@@ -446,6 +447,20 @@ class TestFromEnv:
 
 
 class TestUrls:
+    @pytest.mark.parametrize("prefix", ["", "Async"])
+    @pytest.mark.parametrize(
+        ("kind", "url"),
+        [
+            ("SqlAlchemy", "postgresql://h/d"),
+            ("Redis", "redis://h"),
+            ("RedisQuorum", "redis+quorum://h,i,j"),
+            ("Mongo", "mongodb://h"),
+        ],
+    )
+    def test_an_unknown_option_is_an_error(self, prefix: str, kind: str, url: str) -> None:
+        with pytest.raises(TypeError, match="tabel_name"):
+            getattr(providers, f"{prefix}{kind}LockProvider")(url, tabel_name="locks")
+
     @pytest.mark.parametrize("from_url", [provider_from_url, async_provider_from_url])
     @pytest.mark.parametrize(
         ("url", "words"),
