@@ -198,8 +198,9 @@ def test_a_table_of_java(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 @contextmanager
-def table_with(type_: str, server: DatabaseServer, database: str = "tests_cli_doctor") -> Iterator[str]:
+def table_with(type_: str, server: DatabaseServer) -> Iterator[str]:
     """Yield the name of a database with a lock table. Its times have that type."""
+    database = "tests_cli_doctor"
     with server.new_database(database):
         with server.connect(database) as connection:
             connection.exec_driver_sql(
@@ -238,8 +239,7 @@ def test_times_that_follow_the_session(
 @pytest.mark.not_quick("starts the server of its parameter")
 def test_a_lock_that_is_held_in_another_time_zone_is_not_pruned(mariadb_server: DatabaseServer) -> None:
     """Columns of type TIMESTAMP, an application and an operator in different zones: an error with the cure."""
-    time = "TIMESTAMP(6) NOT NULL DEFAULT '2026-01-01'"
-    with table_with(time, mariadb_server, "tests_cli_prune") as database:  # a provider is kept for each URL
+    with table_with("TIMESTAMP(6) NOT NULL DEFAULT '2026-01-01'", mariadb_server) as database:
         here = mariadb_server.url("mysql+pymysql", database)
         there = create_engine(here, connect_args={"init_command": "SET time_zone = '+13:00'"})
         application = SqlAlchemyLockProvider(there)
