@@ -452,9 +452,8 @@ class BaseBlock:
             # By name, because this module must not import asyncio.
             outcome = "cancelled" if type(ended_by).__name__ == "CancelledError" else "failed"
         duration = timedelta(seconds=(active.ended_at or monotonic()) - self._replied_at)
-        was_trusted = lease.is_trusted()
         if not lease.has_ended():
-            lease.outcome = "lost" if not was_trusted else "ok" if outcome == "succeeded" else outcome
+            lease.outcome = "lost" if not lease.is_trusted() else "ok" if outcome == "succeeded" else outcome
         lease.error = None if failure is None else describe_error(failure)
         emit(TaskFinished(lease.name, lease, duration, outcome, failure))
         is_of_loss = outcome == "cancelled" and isinstance(failure, LeaseLostError)
@@ -463,7 +462,7 @@ class BaseBlock:
             self.cut_short(lease)
         # The store may still have a lease that is not trusted. If it were released, the run would count as ended.
         self._is_given_back |= self.options.recover and is_of_loss
-        if not (was_trusted or lease.is_lost() or lease.has_ended()):
+        if not (lease.is_trusted() or lease.is_lost() or lease.has_ended()):
             active.is_loss_reported = True
             emit(LeaseLost(lease.name, lease, "overrun"))
 

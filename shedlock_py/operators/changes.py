@@ -12,7 +12,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any, get_args
 
 from shedlock_py.election.demotion import Demotion, leader_of
-from shedlock_py.errors import ConfigurationError, ProviderError, ProviderUnreachable
+from shedlock_py.errors import ProviderError, ProviderUnreachable
 from shedlock_py.events import OperatorActed, OperatorAction
 from shedlock_py.model.durations import parse_duration
 from shedlock_py.model.record import LockRecord, names_to_prune
@@ -262,8 +262,6 @@ def _prune(provider: Any, values: Mapping[str, str]) -> str:
     try:
         since = datetime.fromisoformat(counted_at)
         deleted = prune_as_listed(provider, parse_duration(unused_for, "unused for", zero=True), since)
-    except ConfigurationError:  # the store refuses this period
-        raise
     except (TypeError, ValueError) as error:
         raise NotDone("The records were not counted: count again before you delete.") from error
     were = "was" if deleted == 1 else "were"

@@ -237,18 +237,24 @@ def test_times_that_follow_the_session(
 
 
 @pytest.mark.not_quick("starts the server of its parameter")
-def test_a_lock_that_is_held_in_another_time_zone_is_not_pruned(mariadb_server: DatabaseServer) -> None:
-    """Columns of type TIMESTAMP, an application and an operator in different zones: an error with the cure."""
-    with table_with("TIMESTAMP(6) NOT NULL DEFAULT '2026-01-01'", mariadb_server) as database:
-        here = mariadb_server.url("mysql+pymysql", database)
+@pytest.mark.parametrize("fixture", ["mariadb_server", "mysql_server"])
+def test_a_lock_that_is_held_is_not_called_free_in_another_time_zone(
+    fixture: str, request: pytest.FixtureRequest
+) -> None:
+    """Columns of type TIMESTAMP, an application and an operator in different zones: an error instead of "free"."""
+    server: DatabaseServer = request.getfixturevalue(fixture)
+    with table_with("TIMESTAMP(6) NOT NULL DEFAULT '2026-01-01'", server) as database:
+        here = server.url("mysql+pymysql", database)
         there = create_engine(here, connect_args={"init_command": "SET time_zone = '+06:00'"})
         application = SqlAlchemyLockProvider(there)
         assert application.acquire(LockRequest("job", "10m")) is not None
-        done = run("prune", "--unused-for", "1h", store=here)
-        assert (done.exit_code, done.stdout) == (2, "job\n")
-        assert "2 days or more, or change the columns" in done.stderr
-        assert "ALTER TABLE shedlock" in done.stderr
-        assert "time zone is that of the applications that wrote the rows" in done.stderr
+        for arguments in (("list",), ("show", "job"), ("release", "job"), ("release", "job", "--force")):
+            done = run(*arguments, store=here)
+            assert (done.exit_code, done.stdout) == (69, ""), arguments
+            assert "this session cannot tell whether the lock is held" in done.stderr
+            assert "not held" not in done.stderr
+            assert "ALTER TABLE shedlock" in done.stderr  # the provider's hint about the time zone
+            assert "time zone is that of the applications that wrote the rows" in done.stderr
         record = application.record("job")
         assert record is not None
         assert record.is_held

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from contextvars import Context
 from datetime import UTC
 from operator import attrgetter
-from typing import Any, ClassVar, TypedDict
+from typing import Any, ClassVar
 from urllib.parse import parse_qsl, unquote_plus
 
 from bson.codec_options import CodecOptions, DatetimeConversion
@@ -56,16 +56,6 @@ _ASYNC = (AsyncDatabase, AsyncCollection, AsyncMongoClient)
 _LIMITS = {"connecttimeoutms", "serverselectiontimeoutms", "sockettimeoutms", "waitqueuetimeoutms"}
 
 
-class MongoOptions(TypedDict, total=False):
-    """The options of both providers."""
-
-    collection: str
-    expire_after: Duration
-    timeout: Duration | None
-    fire_time_tolerance: Duration | None
-    history: int | None
-
-
 class _BaseClient:
     """The collection of a database, a collection or a URL.
 
@@ -84,21 +74,18 @@ class _BaseClient:
     def __init__(
         self,
         given: object,
-        *,
-        collection: str = COLLECTION,
-        expire_after: Duration = "30d",
-        timeout: Duration | None = None,
-        fire_time_tolerance: Duration | None = None,
+        name: str,
+        timeout: Duration | None,
+        tolerance: Duration | None,
         history: int | None = None,
     ) -> None:
         """:raises ConfigurationError: ``given`` cannot work."""
-        self.expire_after = expire_after
         if isinstance(given, str):
-            self._init_url(given, collection, timeout, fire_time_tolerance, history)
+            self._init_url(given, name, timeout, tolerance, history)
         else:
-            self._collection = _user_collection(given, collection, is_async=self._is_async)
+            self._collection = _user_collection(given, name, is_async=self._is_async)
             self.full_name = self.shown = str(self._collection.full_name)
-            self.limits = parse_limits(timeout, fire_time_tolerance, {}, is_managed=False, history=history)
+            self.limits = parse_limits(timeout, tolerance, {}, is_managed=False, history=history)
             self._has_limits = True
             """PyMongo's settings limit the parts of an operation. They replace ``timeout``."""
 

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Any, Unpack
+from typing import Any
 
 from pymongo.asynchronous.collection import AsyncCollection
 from pymongo.asynchronous.database import AsyncDatabase
 from pymongo.collection import Collection
 from pymongo.database import Database
 
+from shedlock_py.model.durations import Duration
 from shedlock_py.providers.kit import AsyncProgramProvider, ProgramProvider
-from shedlock_py.providers.mongodb.mongo_clients import AsyncCollectionClient, CollectionClient, MongoOptions
+from shedlock_py.providers.mongodb.mongo_clients import COLLECTION, AsyncCollectionClient, CollectionClient
 from shedlock_py.providers.mongodb.mongo_programs import MongoPrograms
 
 
@@ -35,10 +36,17 @@ class MongoLockProvider(ProgramProvider):
     def __init__(
         self,
         database_or_collection_or_url: Database[Any] | Collection[Any] | str,
-        **options: Unpack[MongoOptions],
+        *,
+        collection: str = COLLECTION,
+        expire_after: Duration = "30d",
+        timeout: Duration | None = None,
+        fire_time_tolerance: Duration | None = None,
+        history: int | None = None,
     ) -> None:
-        client = CollectionClient(database_or_collection_or_url, **options)
-        super().__init__(_programs(client), client)
+        client = CollectionClient(database_or_collection_or_url, collection, timeout, fire_time_tolerance, history)
+        super().__init__(
+            MongoPrograms(client.full_name, expire_after, client.passwords, client.names, **client.limits), client
+        )
 
 
 class AsyncMongoLockProvider(AsyncProgramProvider):
@@ -51,11 +59,14 @@ class AsyncMongoLockProvider(AsyncProgramProvider):
     def __init__(
         self,
         database_or_collection_or_url: AsyncDatabase[Any] | AsyncCollection[Any] | str,
-        **options: Unpack[MongoOptions],
+        *,
+        collection: str = COLLECTION,
+        expire_after: Duration = "30d",
+        timeout: Duration | None = None,
+        fire_time_tolerance: Duration | None = None,
+        history: int | None = None,
     ) -> None:
-        client = AsyncCollectionClient(database_or_collection_or_url, **options)
-        super().__init__(_programs(client), client)
-
-
-def _programs(client: CollectionClient | AsyncCollectionClient) -> MongoPrograms:
-    return MongoPrograms(client.full_name, client.expire_after, client.passwords, client.names, **client.limits)
+        client = AsyncCollectionClient(database_or_collection_or_url, collection, timeout, fire_time_tolerance, history)
+        super().__init__(
+            MongoPrograms(client.full_name, expire_after, client.passwords, client.names, **client.limits), client
+        )

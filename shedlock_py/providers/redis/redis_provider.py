@@ -2,25 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any, TypedDict, Unpack
+from typing import Any
 
 import redis
 import redis.asyncio
 
 from shedlock_py.model.durations import Duration
-from shedlock_py.providers.kit import AsyncProgramProvider, ProgramProvider, parse_limits, split_options
-from shedlock_py.providers.redis.redis_clients import BaseClient, open_async_client, open_client
+from shedlock_py.providers.kit import AsyncProgramProvider, Limits, ProgramProvider, parse_limits, split_options
+from shedlock_py.providers.redis.redis_clients import open_async_client, open_client
 from shedlock_py.providers.redis.redis_programs import RedisPrograms
-
-
-class RedisOptions(TypedDict, total=False):
-    """The options of both providers."""
-
-    key_prefix: str
-    timeout: Duration | None
-    fire_time_tolerance: Duration | None
-    history: int | None
 
 
 class RedisLockProvider(ProgramProvider):
@@ -41,8 +31,18 @@ class RedisLockProvider(ProgramProvider):
     :raises ConfigurationError: the URL, the client, the prefix or an option cannot work.
     """
 
-    def __init__(self, client_or_url: redis.Redis | redis.RedisCluster | str, **options: Unpack[RedisOptions]) -> None:
-        super().__init__(*_opened(open_client, client_or_url, **options))
+    def __init__(
+        self,
+        client_or_url: redis.Redis | redis.RedisCluster | str,
+        *,
+        key_prefix: str = "shedlock",
+        timeout: Duration | None = None,
+        fire_time_tolerance: Duration | None = None,
+        history: int | None = None,
+    ) -> None:
+        client_or_url, limits = _parse(client_or_url, timeout, fire_time_tolerance, history)
+        client = open_client(client_or_url, limits["timeout"])
+        super().__init__(RedisPrograms(key_prefix, client, **limits), client)
 
 
 class AsyncRedisLockProvider(AsyncProgramProvider):
@@ -52,23 +52,23 @@ class AsyncRedisLockProvider(AsyncProgramProvider):
     """
 
     def __init__(
-        self, client_or_url: redis.asyncio.Redis | redis.asyncio.RedisCluster | str, **options: Unpack[RedisOptions]
+        self,
+        client_or_url: redis.asyncio.Redis | redis.asyncio.RedisCluster | str,
+        *,
+        key_prefix: str = "shedlock",
+        timeout: Duration | None = None,
+        fire_time_tolerance: Duration | None = None,
+        history: int | None = None,
     ) -> None:
-        super().__init__(*_opened(open_async_client, client_or_url, **options))
+        client_or_url, limits = _parse(client_or_url, timeout, fire_time_tolerance, history)
+        client = open_async_client(client_or_url, limits["timeout"])
+        super().__init__(RedisPrograms(key_prefix, client, **limits), client)
 
 
-def _opened(
-    open_client: Callable[[Any, float | None], BaseClient],
-    client_or_url: Any,
-    *,
-    key_prefix: str = "shedlock",
-    timeout: Duration | None = None,
-    fire_time_tolerance: Duration | None = None,
-    history: int | None = None,
-) -> tuple[RedisPrograms, Any]:
-    """Return the programs and the client, with the options from the arguments, or else from the URL."""
+def _parse(
+    client_or_url: Any, timeout: Duration | None, tolerance: Duration | None, history: int | None
+) -> tuple[Any, Limits]:
+    """Return the client, or the URL without the options, and the options."""
     is_managed = isinstance(client_or_url, str)
     client_or_url, in_url = split_options(client_or_url) if is_managed else (client_or_url, {})
-    limits = parse_limits(timeout, fire_time_tolerance, in_url, is_managed=is_managed, history=history)
-    client = open_client(client_or_url, limits["timeout"])
-    return RedisPrograms(key_prefix, client, **limits), client
+    return client_or_url, parse_limits(timeout, tolerance, in_url, is_managed=is_managed, history=history)

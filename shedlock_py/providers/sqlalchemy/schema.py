@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from sqlalchemy import BigInteger, Column, DateTime, MetaData, String, Table
@@ -13,7 +13,8 @@ from sqlalchemy.ext.compiler import compiles
 from sqlalchemy.schema import CreateTable
 from sqlalchemy.types import TypeEngine
 
-from shedlock_py.errors import ConfigurationError, ProviderError
+from shedlock_py.errors import ProviderError
+from shedlock_py.model.record import LockRecord
 from shedlock_py.model.run import LONGEST_ERROR
 from shedlock_py.providers.kit import Check, refused
 
@@ -136,9 +137,6 @@ def create_schema_sql(table: Table, dialect: Dialect) -> str:
 # `locked_at` that it has read, and a fire time that is rounded down would be granted twice. ShedLock for Java has
 # milliseconds, and fire times have microseconds.
 
-SHORTEST_PRUNE = timedelta(days=2)
-"""Longer than the difference of two time zones: at most 26 hours."""
-
 _DIGITS = {"lock_until": 3, "locked_at": 3, "last_fire_time": 6}
 TIME_COLUMNS = tuple(_DIGITS)
 NAME_COLUMN = "name"
@@ -252,12 +250,17 @@ def warning(table: str, columns: Sequence[str]) -> str:
     )
 
 
-def prune_refusal(table: str, columns: Sequence[str]) -> ConfigurationError:
-    """Return the error for a prune on MySQL or MariaDB that may delete a lock that another time zone holds."""
-    return ConfigurationError(
-        f"prune: the times of table {table} are TIMESTAMP. A session in another time zone reads them up to 26 h "
-        f"earlier, so a held lock may look unused: prune with unused_for of 2 days or more, or change the columns — "
-        f"{_ALTER}: {_mysql_remedy(table, columns)}"
+def other_zone_error(
+    operation: str, lock_name: str, shift: timedelta, table: str, columns: Sequence[str]
+) -> ProviderError:
+    """Return the error for a record that another time zone wrote, on MySQL or MariaDB."""
+    return refused(
+        operation,
+        lock_name,
+        f"its record was written in a time zone {-shift / timedelta(hours=1):+g} h from this session's, and the times "
+        f"of table {table} are TIMESTAMP, so this session cannot tell whether the lock is held. Connect with "
+        f"the time_zone of the applications, or change the columns",
+        hint=f"{_ALTER}: {_mysql_remedy(table, columns)}",
     )
 
 
@@ -266,3 +269,23 @@ def _mysql_remedy(table: str, columns: Sequence[str]) -> str:
         f"MODIFY {column} DATETIME(6) {'NULL' if column == 'last_fire_time' else 'NOT NULL'}" for column in columns
     )
     return f"ALTER TABLE {table} {changes}"
+
+
+def zone_shift(record: LockRecord) -> timedelta | None:
+    """Return the offset between the zones of the session that wrote ``record`` and this session. None if 0 or unknown.
+
+    The same statement wrote ``locked_at``, which follows the zone, and the token, which contains the time of the
+    acquisition. ShedLock for Java writes no token. A token of another origin contains no time.
+    """
+    is_from_this_library = record.holder != record.locked_by
+    if not is_from_this_library or record.fencing_token is None or not 0 <= record.fencing_token < 2**53:
+        return None
+    shift = record.locked_at - (_EPOCH + timedelta(microseconds=record.fencing_token))
+    zones = round(shift / _ZONE_STEP) * _ZONE_STEP
+    return zones if zones and abs(zones) <= _FARTHEST and abs(shift - zones) <= _TOLERANCE else None
+
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_ZONE_STEP = timedelta(minutes=15)  # today's time zones differ by multiples of it
+_FARTHEST = timedelta(hours=26)
+_TOLERANCE = timedelta(seconds=1)  # between the token and locked_at of one statement

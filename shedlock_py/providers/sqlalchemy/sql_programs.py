@@ -24,7 +24,7 @@ from shedlock_py.providers.sqlalchemy.checks import store_checks
 from shedlock_py.providers.sqlalchemy.claims import TOO_LATE, ClaimKind
 from shedlock_py.providers.sqlalchemy.clock import check_token, to_record, to_time
 from shedlock_py.providers.sqlalchemy.runs import NAMES_AT_ONCE
-from shedlock_py.providers.sqlalchemy.schema import SHORTEST_PRUNE, prune_refusal
+from shedlock_py.providers.sqlalchemy.schema import other_zone_error, zone_shift
 from shedlock_py.providers.sqlalchemy.sqlite_files import read_mounts
 from shedlock_py.providers.sqlalchemy.statements import FirstRead, SqlCommand, Statement
 from shedlock_py.providers.sqlalchemy.tables import SqlProgram, SqlTables
@@ -152,8 +152,8 @@ class SqlPrograms(SqlTables):
 
     def prune(self, unused_for: timedelta, prefix: str = "") -> SqlProgram[int]:
         yield from self._prepare("prune", None)
-        if self._columns_in_session_zone and unused_for < SHORTEST_PRUNE:
-            raise prune_refusal(self.table_name, self._columns_in_session_zone)
+        if self._columns_in_session_zone:
+            yield from self.records("", "prune")
         values: dict[str, object] = {"hold_ms": -in_milliseconds(unused_for), **_those_with(prefix)}
         if self._sql.extra_columns:
             values["once"] = self._sql.clock.to_store(ONCE)
@@ -169,21 +169,30 @@ class SqlPrograms(SqlTables):
         if not reply.rows:
             return None
         record = to_record(reply.rows[0], self._sql.clock, "record")
+        self._check_zone("record", record)
         return record if record.name == name else None  # the table's collation may ignore case
 
-    def records(self, prefix: str) -> SqlProgram[list[LockRecord]]:
+    def records(self, prefix: str, operation: str = "records") -> SqlProgram[list[LockRecord]]:
         """Return all records with the prefix. A record with an odd value is left out, with a warning."""
-        yield from self._prepare("records", None)
+        yield from self._prepare(operation, None)
         reply = yield SqlCommand(self._sql.records, _those_with(prefix))
         records, odd = [], []
         for row in reply.rows:
             try:
-                records.append(to_record(row, self._sql.clock, "records"))
+                records.append(to_record(row, self._sql.clock, operation))
             except ProviderError as error:
                 odd.append(str(error))
         if odd:
             logger.warning("left out of the records of table %s: %s", self.table_name, "; ".join(odd))
+        for record in records:
+            self._check_zone(operation, record)
         return records
+
+    def _check_zone(self, operation: str, record: LockRecord) -> None:
+        columns = self._columns_in_session_zone
+        shift = zone_shift(record) if columns else None
+        if shift is not None:
+            raise other_zone_error(operation, record.name, shift, self.table_name, columns)
 
     # Run history: see runs.py
 

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, TypedDict, Unpack
+from typing import TYPE_CHECKING, Any
 
 from sqlalchemy import URL
 from sqlalchemy.engine import Engine
@@ -15,6 +14,7 @@ from shedlock_py.model.lease import Lease
 from shedlock_py.providers.kit import (
     OPTIONS,
     AsyncProgramProvider,
+    Limits,
     ProgramProvider,
     duration_in,
     parse_limits,
@@ -35,19 +35,6 @@ from shedlock_py.runtime.versions import sql_install_line
 
 if TYPE_CHECKING:
     from sqlalchemy.ext.asyncio import AsyncEngine  # imported late elsewhere: loads the ORM
-
-
-class SqlOptions(TypedDict, total=False):
-    """The options of both providers."""
-
-    table_name: str
-    schema: str | None
-    extra_columns: bool
-    timeout: Duration | None
-    fire_time_tolerance: Duration | None
-    history: int | None
-    idle_timeout: Duration | None
-    prepare: bool | None
 
 
 class _SqlProvider:
@@ -96,18 +83,32 @@ class SqlAlchemyLockProvider(_SqlProvider, ProgramProvider):
 
     programs: SqlPrograms
 
-    def __init__(self, engine_or_url: Engine | URL | str, **options: Unpack[SqlOptions]) -> None:
+    def __init__(
+        self,
+        engine_or_url: Engine | URL | str,
+        *,
+        table_name: str = "shedlock",
+        schema: str | None = None,
+        extra_columns: bool = True,
+        timeout: Duration | None = None,
+        fire_time_tolerance: Duration | None = None,
+        history: int | None = None,
+        idle_timeout: Duration | None = None,
+        prepare: bool | None = None,
+    ) -> None:
         if hasattr(engine_or_url, "sync_engine"):
             raise ConfigurationError("this is an AsyncEngine: give it to AsyncSqlAlchemyLockProvider")
         if isinstance(engine_or_url, Engine) and engine_or_url.dialect.is_async:
             raise ConfigurationError(
                 "this engine has an async driver: give an AsyncEngine to AsyncSqlAlchemyLockProvider"
             )
-        url, sessions, programs_of = _parsed(engine_or_url, **options)
-        client: UserEngineClient | UrlClient = (
-            UserEngineClient(url) if isinstance(url, Engine) else UrlClient(parse_url(url, is_async=False), sessions)
-        )
-        super().__init__(programs_of(client), client)
+        url, limits, sessions = _limits(engine_or_url, timeout, fire_time_tolerance, history, idle_timeout, prepare)
+        client: UserEngineClient | UrlClient
+        if isinstance(url, Engine):
+            client = UserEngineClient(url)
+        else:
+            client = UrlClient(parse_url(url, is_async=False), sessions)
+        super().__init__(_programs(client, table_name, schema, extra_columns, limits), client)
 
     def verify(self, lease: Lease, connection: object) -> None:
         """Check in your own transaction that ``lease`` is still held. Call it as the *last* statement.
@@ -142,7 +143,19 @@ class AsyncSqlAlchemyLockProvider(_SqlProvider, AsyncProgramProvider):
 
     programs: SqlPrograms
 
-    def __init__(self, engine_or_url: AsyncEngine | URL | str, **options: Unpack[SqlOptions]) -> None:
+    def __init__(
+        self,
+        engine_or_url: AsyncEngine | URL | str,
+        *,
+        table_name: str = "shedlock",
+        schema: str | None = None,
+        extra_columns: bool = True,
+        timeout: Duration | None = None,
+        fire_time_tolerance: Duration | None = None,
+        history: int | None = None,
+        idle_timeout: Duration | None = None,
+        prepare: bool | None = None,
+    ) -> None:
         try:
             from sqlalchemy.ext.asyncio import AsyncEngine  # imported late: loads the ORM
         except ImportError as error:  # SQLAlchemy was installed without its extra "asyncio"
@@ -151,13 +164,13 @@ class AsyncSqlAlchemyLockProvider(_SqlProvider, AsyncProgramProvider):
             raise ConfigurationError(f"SQLAlchemy needs the package 'greenlet' for asyncio: {line}") from error
         if isinstance(engine_or_url, Engine):
             raise ConfigurationError("this is not an AsyncEngine: give it to SqlAlchemyLockProvider")
-        url, sessions, programs_of = _parsed(engine_or_url, **options)
-        client: AsyncUserEngineClient | AsyncUrlClient = (
-            AsyncUserEngineClient(url)
-            if isinstance(url, AsyncEngine)
-            else AsyncUrlClient(parse_url(url, is_async=True), sessions)
-        )
-        super().__init__(programs_of(client), client)
+        url, limits, sessions = _limits(engine_or_url, timeout, fire_time_tolerance, history, idle_timeout, prepare)
+        client: AsyncUserEngineClient | AsyncUrlClient
+        if isinstance(url, AsyncEngine):
+            client = AsyncUserEngineClient(url)
+        else:
+            client = AsyncUrlClient(parse_url(url, is_async=True), sessions)
+        super().__init__(_programs(client, table_name, schema, extra_columns, limits), client)
 
     async def verify(self, lease: Lease, connection: object) -> None:
         """See :meth:`SqlAlchemyLockProvider.verify`.
@@ -174,22 +187,15 @@ class AsyncSqlAlchemyLockProvider(_SqlProvider, AsyncProgramProvider):
 _OPTIONS = (*OPTIONS, "idle_timeout", "prepare")
 
 
-def _parsed(
+def _limits(
     engine_or_url: Any,
-    *,
-    table_name: str = "shedlock",
-    schema: str | None = None,
-    extra_columns: bool = True,
-    timeout: Duration | None = None,
-    fire_time_tolerance: Duration | None = None,
-    history: int | None = None,
-    idle_timeout: Duration | None = None,
-    prepare: bool | None = None,
-) -> tuple[Any, Sessions, Callable[[Any], SqlPrograms]]:
-    """Return the engine or the URL, without the provider's options, and the function that makes the client's programs.
-
-    :class:`SqlOptions` lists the options.
-    """
+    timeout: Duration | None,
+    tolerance: Duration | None,
+    history: int | None,
+    idle_timeout: Duration | None,
+    prepare: bool | None,
+) -> tuple[Any, Limits, Sessions]:
+    """Return the engine or the URL, without the provider's options, and these options."""
     url, in_url = engine_or_url, dict[str, str]()
     if isinstance(url, str):
         url, in_url = split_options(url, _OPTIONS)
@@ -199,26 +205,26 @@ def _parsed(
     is_managed = isinstance(url, str | URL)
     if not is_managed and (idle_timeout is not None or prepare is not None):
         raise ConfigurationError("idle_timeout= and prepare= are for URLs: set up your own engine where you make it")
-    limits = parse_limits(timeout, fire_time_tolerance, in_url, is_managed=is_managed, history=history)
+    limits = parse_limits(timeout, tolerance, in_url, is_managed=is_managed, history=history)
     if idle_timeout is None:
         idle_timeout = duration_in(in_url, "idle_timeout", "60s")
     prepares = parse_boolean(in_url.get("prepare", "no") if prepare is None else prepare, "prepare")
     idle_seconds = parse_duration(idle_timeout, "idle_timeout").total_seconds()
+    return url, limits, Sessions(limits["timeout"] or 0, idle_seconds, prepares)
 
-    def programs_of(client: Any) -> SqlPrograms:
-        url: URL = client.engine.url
-        programs = SqlPrograms(
-            client.engine.dialect,
-            table_name,
-            schema,
-            extra_columns,
-            client.dialect,
-            url.database if url.get_backend_name() in ("mysql", "mariadb") else None,  # a MySQL schema is a database
-            url=url,
-            prepares_nothing=client.prepares_nothing,
-            **limits,
-        )
-        client.shown = f"{programs.table_name} at {shown_url(url)}"
-        return programs
 
-    return url, Sessions(limits["timeout"] or 0, idle_seconds, prepares), programs_of
+def _programs(client: Any, table_name: str, schema: str | None, extra_columns: bool, limits: Limits) -> SqlPrograms:
+    url: URL = client.engine.url
+    programs = SqlPrograms(
+        client.engine.dialect,
+        table_name,
+        schema,
+        extra_columns,
+        client.dialect,
+        url.database if url.get_backend_name() in ("mysql", "mariadb") else None,  # a schema of MySQL is a database
+        url=url,
+        prepares_nothing=client.prepares_nothing,
+        **limits,
+    )
+    client.shown = f"{programs.table_name} at {shown_url(url)}"
+    return programs

@@ -107,7 +107,7 @@ def test_i5_a_host_that_no_name_server_knows_is_an_outage() -> None:
 
 def test_options_of_the_url_win_over_the_defaults() -> None:
     def options(url: str) -> Any:
-        return CollectionClient(url).collection().database.client.options
+        return CollectionClient(url, "shedlock", None, None).collection().database.client.options
 
     defaults = options("mongodb://h")
     assert (defaults.server_selection_timeout, defaults.retry_writes) == (5, False)

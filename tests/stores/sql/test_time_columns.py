@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from sqlalchemy import text
 
-from shedlock_py import ConfigurationError, LockProvider, LockRequest, ProviderError, ProviderUnreachable
+from shedlock_py import LockProvider, LockRequest, ProviderError, ProviderUnreachable
 from tests.stores.sql.stores import ONE_ASYNC_EACH, ONE_EACH, Store, on_mysql_and_mariadb, programs_on
 from tests.support.locks import acquired, record_of
 from tests.support.logs import warnings_of
@@ -110,7 +110,7 @@ def test_timestamp_is_warned_of_once(
 @pytest.mark.parametrize("zone", ["+09:00", *(pytest.param(zone, marks=OTHERS) for zone in ("+00:00", "-08:00"))])
 @pytest.mark.parametrize("digits", ["(3)", pytest.param("(6)", marks=OTHERS)])
 @programs_on(on_mysql_and_mariadb("pymysql"), mariadb=True)
-def test_i1_prune_keeps_a_lock_that_is_held_in_timestamp_by_another_zone(
+def test_i5_a_lock_held_in_timestamp_by_another_zone_is_not_called_free(
     driver: str, digits: str, zone: str, store: Store, name: str
 ) -> None:
     with store.table() as table:
@@ -120,19 +120,22 @@ def test_i1_prune_keeps_a_lock_that_is_held_in_timestamp_by_another_zone(
         there = store.provider_of_engine(options=options, connect_args={"init_command": in_zone})
         acquired(there, name, "1h")
         here = store.provider(table_name=table)
-        for unused_for in ("0s", "1h", "47h"):
-            with pytest.raises(
-                ConfigurationError, match=r"2 days or more, or .* \(locked_at must read as UTC\)"
-            ) as refused:
-                here.prune(unused_for)
-        assert here.prune("2d") == 0
+        operations: list[Callable[[], object]] = [
+            lambda: here.record(name),
+            here.records,
+            lambda: here.force_release(name),
+            lambda: here.prune(0),
+            lambda: here.take_over(LockRequest(name, "1m")),
+        ]
+        for operate in operations:
+            with pytest.raises(ProviderError, match=r"time zone .* h from this session's.*ALTER TABLE") as refused:
+                operate()
+        assert there.force_release("nobody's") is False
         assert record_of(there, name).is_held
         do_as_told(store, str(refused.value), in_zone)
-        here = store.provider(table_name=table)
-        record = record_of(here, name)
+        record = record_of(store.provider(table_name=table), name)
         assert record.is_held
         assert abs(record.remaining - timedelta(hours=1)) < timedelta(minutes=1)
-        assert here.prune(0) == 0
 
 
 @programs_on(on_mysql_and_mariadb("pymysql"), mariadb=True)
@@ -144,8 +147,7 @@ def test_timestamp_is_right_where_all_sessions_have_one_zone(driver: str, store:
         assert [record.is_held for record in other.records()] == [True]
         assert other.force_release(name) is True
         assert other.force_release(name) is False
-        store.execute(f"UPDATE {table} SET lock_until = lock_until - INTERVAL 3 DAY")
-        assert other.prune("2d") == 1
+        assert other.prune(0) == 1
         assert provider.release(lease) is False
         other.take_over(LockRequest(name, "1m"))
         other.take_over(LockRequest(name, "1m"))
@@ -160,11 +162,11 @@ def test_i1_columns_with_names_in_capitals_are_checked_too(
         store.execute(
             *(f"ALTER TABLE {table} CHANGE {column} {column.upper()} TIMESTAMP(6) NULL" for column in ALL_TIMES)
         )
-        provider = store.provider(table_name=table)
-        acquired(provider, name, "1h")
+        in_zone = {"init_command": "SET time_zone = '+09:00'"}
+        acquired(store.provider_of_engine(options={"table_name": table}, connect_args=in_zone), name, "1h")
         assert len(warnings_of(caplog, "time_zone")) == 1
-        with pytest.raises(ConfigurationError, match="are TIMESTAMP"):
-            provider.prune("1d")
+        with pytest.raises(ProviderError, match=r"time zone .* h from this session's"):
+            store.provider(table_name=table).record(name)
 
 
 @pytest.mark.parametrize("zone", [pytest.param("+00:00", marks=OTHERS), "+09:00"])

@@ -15,7 +15,7 @@ from shedlock_py.providers import kit
 from shedlock_py.providers.redis.commands import Command
 from shedlock_py.providers.redis.redis_clients import AsyncManagedClient, BaseClient, ManagedClient
 from shedlock_py.providers.redis.redis_programs import RedisPrograms
-from shedlock_py.runtime.process import PerLoop, monotonic
+from shedlock_py.runtime.process import PerLoop, is_from_signal, monotonic
 from shedlock_py.runtime.program import Program, drive, drive_async
 from shedlock_py.runtime.threads import WorkerPool
 
@@ -83,7 +83,7 @@ QuorumCommand = OnEach | Pause
 
 
 class NoReply(Exception):
-    """A server did not reply in time, or the process has no thread for it. The message names the server."""
+    """A server did not reply in time. The message names the server."""
 
 
 class NotAddressed(Exception):
@@ -108,13 +108,17 @@ class QuorumClient:
             return time.sleep(_shortest(command.seconds, timeout))
         broadcast = _Broadcast(command, self._servers, timeout)
         workers = self._claim_workers if command.can_grant else self._workers
+        refused: list[tuple[Callable[[], Any], Future[Any]]] = []
         for server in broadcast.addressed:
+            request = partial(drive, *broadcast.start(server))
             try:
-                future = workers[server.number].submit(partial(drive, *broadcast.start(server)))
-            except RuntimeError:
+                future = workers[server.number].submit(request)
+            except RuntimeError:  # no thread can be started
                 future = Future()
-                future.set_exception(NoReply(f"{server.place}: no thread can be started"))
+                refused.append((request, future))
             broadcast.futures[server.number] = future
+        for refused_request, future in refused:  # without threads, send the requests one after the other
+            _run_here(refused_request, future)
         while (seconds := broadcast.seconds_left()) > 0:
             wait(broadcast.pending(), seconds, FIRST_COMPLETED)
         for future in broadcast.pending():
@@ -125,6 +129,16 @@ class QuorumClient:
         for server in self._servers:
             if isinstance(server.client, ManagedClient):
                 server.client.close()
+
+
+def _run_here(request: Callable[[], Any], future: Future[Any]) -> None:
+    """Run the request in the caller's thread. Connecting, or a user's client, may outlast the broadcast."""
+    try:
+        future.set_result(request())
+    except Exception as error:
+        if is_from_signal(error):
+            raise
+        future.set_exception(error)
 
 
 class AsyncQuorumClient:

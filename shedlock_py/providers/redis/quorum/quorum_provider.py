@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
-from typing import Any, Unpack
+from collections.abc import Sequence
+from typing import Any
 from urllib.parse import parse_qsl, urlencode
 
 import redis
@@ -13,20 +13,13 @@ import redis.asyncio
 from shedlock_py.errors import ConfigurationError
 from shedlock_py.model.durations import Duration
 from shedlock_py.model.text import clean_url
-from shedlock_py.providers.kit import OPTIONS, AsyncProgramProvider, ProgramProvider, parse_limits
+from shedlock_py.providers.kit import OPTIONS, AsyncProgramProvider, Limits, ProgramProvider, parse_limits
 from shedlock_py.providers.redis.quorum.broadcast import AsyncQuorumClient, QuorumClient
 from shedlock_py.providers.redis.quorum.quorum_programs import QuorumPrograms
-from shedlock_py.providers.redis.redis_clients import BaseClient, open_async_client, open_client
-from shedlock_py.providers.redis.redis_provider import RedisOptions
+from shedlock_py.providers.redis.redis_clients import open_async_client, open_client
 from shedlock_py.providers.redis.urls import shown
 
 _PLACE = re.compile(r"(\[[0-9A-Fa-f:.]+(%[^\]]+)?\]|[^\s:@\[\]#]+)(:[0-9]{1,5})?")
-
-
-class QuorumOptions(RedisOptions, total=False):
-    """The options of both providers."""
-
-    longest_lease: Duration
 
 
 class RedisQuorumLockProvider(ProgramProvider):
@@ -51,8 +44,20 @@ class RedisQuorumLockProvider(ProgramProvider):
 
     programs: QuorumPrograms
 
-    def __init__(self, clients_or_urls: Sequence[redis.Redis | str] | str, **options: Unpack[QuorumOptions]) -> None:
-        super().__init__(*_opened(open_client, QuorumClient, clients_or_urls, **options))
+    def __init__(
+        self,
+        clients_or_urls: Sequence[redis.Redis | str] | str,
+        *,
+        key_prefix: str = "shedlock",
+        longest_lease: Duration = "1h",
+        timeout: Duration | None = None,
+        fire_time_tolerance: Duration | None = None,
+        history: int | None = None,
+    ) -> None:
+        servers, longest_lease, limits = _parse(clients_or_urls, longest_lease, timeout, fire_time_tolerance, history)
+        clients = [open_client(server, limits["timeout"]) for server in servers]
+        programs = QuorumPrograms(len(clients), key_prefix, longest_lease, **limits)
+        super().__init__(programs, QuorumClient(clients, key_prefix))
 
     def start_new_quorum(self) -> None:
         """Declare this quorum new, so that its servers vote at once. No lock on it may be held, and all must be up.
@@ -69,33 +74,37 @@ class AsyncRedisQuorumLockProvider(AsyncProgramProvider):
     programs: QuorumPrograms
 
     def __init__(
-        self, clients_or_urls: Sequence[redis.asyncio.Redis | str] | str, **options: Unpack[QuorumOptions]
+        self,
+        clients_or_urls: Sequence[redis.asyncio.Redis | str] | str,
+        *,
+        key_prefix: str = "shedlock",
+        longest_lease: Duration = "1h",
+        timeout: Duration | None = None,
+        fire_time_tolerance: Duration | None = None,
+        history: int | None = None,
     ) -> None:
-        super().__init__(*_opened(open_async_client, AsyncQuorumClient, clients_or_urls, **options))
+        servers, longest_lease, limits = _parse(clients_or_urls, longest_lease, timeout, fire_time_tolerance, history)
+        clients = [open_async_client(server, limits["timeout"]) for server in servers]
+        programs = QuorumPrograms(len(clients), key_prefix, longest_lease, **limits)
+        super().__init__(programs, AsyncQuorumClient(clients, key_prefix))
 
     async def start_new_quorum(self) -> None:
         """See :meth:`RedisQuorumLockProvider.start_new_quorum`."""
         return await self._drive(self.programs.start_new_quorum(), "start_new_quorum")
 
 
-def _opened(
-    open_client: Callable[[Any, float | None], BaseClient],
-    make: Callable[[Sequence[BaseClient], str], Any],
+def _parse(
     clients_or_urls: Any,
-    *,
-    key_prefix: str = "shedlock",
-    longest_lease: Duration = "1h",
-    timeout: Duration | None = None,
-    fire_time_tolerance: Duration | None = None,
-    history: int | None = None,
-) -> tuple[QuorumPrograms, Any]:
-    """Return the programs and the client of all servers, with the options, also from a URL for all."""
+    longest_lease: Duration,
+    timeout: Duration | None,
+    tolerance: Duration | None,
+    history: int | None,
+) -> tuple[list[Any], Duration, Limits]:
+    """Return each server's client or URL, and the options, also from a URL for all."""
     servers, in_url = split_servers(clients_or_urls)
     is_managed = any(isinstance(server, str) for server in servers)
-    limits = parse_limits(timeout, fire_time_tolerance, in_url, is_managed=is_managed, history=history)
-    clients = [open_client(server, limits["timeout"]) for server in servers]
-    programs = QuorumPrograms(len(clients), key_prefix, in_url.get("longest_lease", longest_lease), **limits)
-    return programs, make(clients, key_prefix)
+    limits = parse_limits(timeout, tolerance, in_url, is_managed=is_managed, history=history)
+    return servers, in_url.get("longest_lease", longest_lease), limits
 
 
 def split_servers(clients_or_urls: Any) -> tuple[list[Any], dict[str, str]]:
