@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-import os
 from collections.abc import Callable
 from contextlib import suppress
 from contextvars import copy_context
@@ -59,7 +58,7 @@ class AsyncLeaderElector(Elector):
         """See :meth:`LeaderElector.start`. The election runs in a task of the running event loop."""
         if self._is_running():
             raise RuntimeError(f"{self!r} was started already")
-        if self._owner != os.getpid():  # the parent process's event loops do not run here
+        if not self._owner.is_current():  # the parent process's event loops do not run here
             self._waiters = set()
         election = self._create_election()
         self._runner = asyncio.create_task(self._campaign(election), name=f"elector {self.name}")

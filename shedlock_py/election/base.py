@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import inspect
-import os
 from collections.abc import Callable, Coroutine, Iterable
 from contextvars import ContextVar
 from dataclasses import dataclass
@@ -21,7 +20,7 @@ from shedlock_py.model.durations import Duration, parse_duration
 from shedlock_py.model.lease import Lease
 from shedlock_py.model.text import quoted
 from shedlock_py.model.waiting import random
-from shedlock_py.runtime.process import monotonic
+from shedlock_py.runtime.process import OwningProcess, monotonic
 from shedlock_py.settings.emit import emit
 
 Callback = Callable[[], Any]
@@ -108,7 +107,7 @@ class Elector:
 
         Each call computes it from this node's monotonic clock. It is False in a forked child, because the parent leads.
         """
-        return self._owner == os.getpid() and self._election.is_leader()
+        return self._owner.is_current() and self._election.is_leader()
 
     def _lease_of_leader(self) -> Lease:
         lease = self._election.lease
@@ -122,7 +121,7 @@ class Elector:
         Each successful renewal makes it ``renew_deadline`` again, counted from before the request was sent. After
         ``resign()`` and ``stop()`` renewals continue while callbacks run: their work must end within this time.
         """
-        term = self._election.term if self._owner == os.getpid() else None
+        term = self._election.term if self._owner.is_current() else None
         return timedelta(seconds=max(0.0, term.trusted_until - monotonic()) if term is not None else 0)
 
     def add_callbacks(
@@ -168,7 +167,7 @@ class Elector:
         self._election = Election(
             self._settings, monotonic, random, self._notify, self._call_renewed, is_busy=lambda: bool(self._calls)
         )
-        self._owner = os.getpid()  # last: is_leader() of a forked child must not see the parent's election
+        self._owner = OwningProcess()  # last: is_leader() of a forked child must not see the parent's election
         return self._election
 
     def _notify(self, event: Event) -> None:
@@ -237,7 +236,7 @@ class Elector:
 
     def _is_here(self) -> bool:
         """Return whether the elector was started in this process. It may have been stopped since."""
-        return self._runner is not None and self._owner == os.getpid()
+        return self._runner is not None and self._owner.is_current()
 
     def _is_decided(self) -> bool:
         """Return whether this node leads or never will, or resigns and waits for the calling callback."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import inspect
-import os
 import threading
 from collections import deque
 from collections.abc import Callable
@@ -94,7 +93,7 @@ class LeaderElector(Elector):
         :raises RuntimeError: the elector takes part already; or no thread could be started, and ``start()`` may be
             repeated.
         """
-        if self._owner != os.getpid():  # a thread of the parent process may have locked it
+        if not self._owner.is_current():  # a thread of the parent process may have locked it
             self._make_mutex()
         with self._mutex:
             if self._is_here() and self._runner.is_alive():

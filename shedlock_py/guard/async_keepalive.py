@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-import os
 from collections.abc import Awaitable
 from datetime import timedelta
 
@@ -118,7 +117,7 @@ class TaskKeepAlive(BaseKeepAlive):
                 "one task do both",
                 self._lease.name,
             )
-        if self._active.owner == os.getpid():  # a forked child leaves the heartbeats to its parent
+        if self._active.owner.is_current():  # a forked child leaves the heartbeats to its parent
             await self._stop()
         if is_own_cancellation:
             raise LeaseLostError(f"lock {self._lease.name!r} was lost while its task ran") from error

@@ -9,7 +9,6 @@ there could not release the lease any more. The attempts to acquire the lock are
 from __future__ import annotations
 
 import atexit
-import os
 import time
 from collections.abc import Callable
 from contextlib import suppress
@@ -54,7 +53,7 @@ from shedlock_py.model.request import LockRequest
 from shedlock_py.model.run import describe_error
 from shedlock_py.model.waiting import FIRST_PAUSE, MILLISECOND, Waiting
 from shedlock_py.provider import AsyncLockProvider, LockProvider, check_store, undo_of
-from shedlock_py.runtime.process import is_from_signal, monotonic
+from shedlock_py.runtime.process import OwningProcess, is_from_signal, monotonic
 from shedlock_py.runtime.program import Program, drive, drive_async
 from shedlock_py.settings.defaults import check_kept_alive, keep_alive_in_use, lock_request
 from shedlock_py.settings.emit import emit
@@ -88,7 +87,7 @@ class BaseBlock:
     """The lock record after the last refusal, if it was read."""
     enclosing_lease: Lease | None = None
     _store: LockProvider | AsyncLockProvider
-    _owner: int | None = None
+    _owner: OwningProcess | None = None
     _sent_at = _replied_at = 0.0
     _lease: Lease | None = None
     """Set from the grant until the block is left."""
@@ -169,7 +168,7 @@ class BaseBlock:
         """
         if self._owner is not None:
             raise RuntimeError(f"lock {self.name!r}: a block is for one use; call hold(…) again for the next")
-        self._owner = os.getpid()  # a block may be created before a fork and entered after it
+        self._owner = OwningProcess()  # a block may be created before a fork and entered after it
         options = self.options
         enclosing = find_enclosing(self.name, options.provider, self.spec)
         if enclosing is not None:
@@ -439,7 +438,7 @@ class BaseBlock:
         if active is None:
             return  # granted too late: this lease had no LockAcquired
         active.leave()
-        if active.owner != os.getpid():
+        if not active.owner.is_current():
             return  # a forked child leaves the block; the task belongs to its parent
         outcome: Outcome = "succeeded"
         is_cut_short = isinstance(failure, SystemExit | KeyboardInterrupt) and is_from_signal(failure)
@@ -485,7 +484,7 @@ class BaseBlock:
         If no task ran, the lease is undone: no minimum hold, and the fire time can be granted again. If the run was
         given back, the lease expires soon without a release, so that another replica recovers the run.
         """
-        if lease.has_ended() or self._owner != os.getpid():
+        if lease.has_ended() or self._owner is None or not self._owner.is_current():
             return None
         self._releases += 1
         if self._is_unused:

@@ -7,13 +7,13 @@ inside.
 
 from __future__ import annotations
 
-import os
 from contextvars import ContextVar
 from threading import get_ident
 from typing import Protocol
 
 from shedlock_py.errors import NotLocked, hidden_frames
 from shedlock_py.model.lease import Lease
+from shedlock_py.runtime.process import OwningProcess
 from shedlock_py.settings.lookup import configured_providers
 
 __tracebackhide__ = hidden_frames
@@ -31,10 +31,10 @@ class KeepAlive(Protocol):
 class ActiveLease:
     """One lease while its task runs. Code that outlives the guard may still refer to it; then it is not live."""
 
-    def __init__(self, lease: Lease, provider: object, owner: int) -> None:
+    def __init__(self, lease: Lease, provider: object, owner: OwningProcess) -> None:
         self.lease = lease
         self.provider = provider
-        self.owner = owner  # the process id: a forked child is not inside
+        self.owner = owner
         self.parent = current.get()
         self.thread = get_ident()
         self.finished = False
@@ -47,7 +47,7 @@ class ActiveLease:
 
     def is_live_here(self) -> bool:
         """Return whether the task runs under a trusted lease, in this process."""
-        return not self.finished and self.lease.is_trusted() and self.owner == os.getpid()
+        return not self.finished and self.lease.is_trusted() and self.owner.is_current()
 
     def enter(self) -> None:
         running.add(self)
@@ -114,7 +114,7 @@ def is_held_for(spec: object, lock_name: str) -> bool:
     """
     alias = spec, lock_name
     return any(
-        active.alias == alias and not (active.is_alias_used or active.finished) and active.owner == os.getpid()
+        active.alias == alias and not (active.is_alias_used or active.finished) and active.owner.is_current()
         for active in list(running)
     )
 

@@ -6,7 +6,6 @@
 
 from __future__ import annotations
 
-import os
 import threading
 from collections.abc import Callable
 from contextlib import suppress
@@ -285,7 +284,7 @@ class ThreadKeepAlive(BaseKeepAlive):
 
     def __exit__(self, *_: object) -> None:
         self._active.ended_at = monotonic()
-        if self._active.owner != os.getpid():
+        if not self._active.owner.is_current():
             return  # a forked child leaves the block; the lease and its heartbeats are the parent's
         with self._mutex:
             self._is_over = True

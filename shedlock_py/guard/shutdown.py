@@ -23,7 +23,7 @@ from shedlock_py.events import RunMissed, SkipReason, logger
 from shedlock_py.guard.context import ActiveLease, find_live, running
 from shedlock_py.guard.skips import process_gates
 from shedlock_py.model.durations import Duration, parse_duration
-from shedlock_py.runtime.process import monotonic
+from shedlock_py.runtime.process import OwningProcess, monotonic
 from shedlock_py.settings.emit import emit
 
 _POLL_SECONDS = 0.01
@@ -37,7 +37,7 @@ class _Shutdown:
     wait = 0.0
     until = 0.0
     """When the time of the tasks is over."""
-    owner: int | None = None
+    owner: OwningProcess | None = None
     """The process that is shutting down. A forked child is not."""
     begun_by: _Handler | None = None
     """The handler that Python called. It may call an older handler of this class."""
@@ -51,7 +51,7 @@ class _Shutdown:
     """The interpreter ends. It waits only for threads of tasks that had their time."""
 
     def is_here(self) -> bool:
-        return self.owner == os.getpid()
+        return self.owner is not None and self.owner.is_current()
 
 
 _shutdown = _Shutdown()
@@ -122,7 +122,7 @@ class _Handler:
         if not state.is_here():
             state.is_waiting = state.is_ending = state.is_sending = state.is_exiting = False
             state.until = monotonic() + state.wait
-            state.owner, state.begun_by = os.getpid(), self
+            state.owner, state.begun_by = OwningProcess(), self
             if _others():
                 try:
                     state.is_waiting = True
@@ -269,7 +269,7 @@ def _main_thread() -> int:
 def _others() -> list[ActiveLease]:
     """Return the guarded tasks of this process that do not run in the main thread."""
     main = _main_thread()
-    return [active for active in list(running) if active.owner == os.getpid() and active.thread != main]
+    return [active for active in list(running) if active.owner.is_current() and active.thread != main]
 
 
 def _wait_for_others() -> None:

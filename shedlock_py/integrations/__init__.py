@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 import sys
 from collections.abc import Callable, Iterable
@@ -117,7 +116,7 @@ def warn_of_running(provider: Any) -> bool:
     Such a provider must not be closed.
     """
     store = getattr(provider, "sync_provider", provider)
-    left = [active for active in list(running) if active.owner == os.getpid() and active.provider is store]
+    left = [active for active in list(running) if active.owner.is_current() and active.provider is store]
     if left:
         names = ", ".join(sorted({describe(active) for active in left}))
         logger.warning("still running after the drain time, so their leases are kept until the process ends: %s", names)

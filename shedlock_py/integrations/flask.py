@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import atexit
-import os
 from collections.abc import Iterable
 from typing import Any
 
@@ -12,6 +11,7 @@ from shedlock_py.events import logger
 from shedlock_py.integrations import drain_schedulers, stop_item, warn_of_running
 from shedlock_py.model.durations import Duration, parse_duration
 from shedlock_py.provider import LockProvider
+from shedlock_py.runtime.process import OwningProcess
 from shedlock_py.settings.defaults import configure
 from shedlock_py.settings.urls import provider_from_url
 
@@ -55,7 +55,7 @@ class ShedLock:
         self._drain = parse_duration(drain, "drain", zero=True).total_seconds()
         self._defaults = defaults
         self._started: list[Any] = []
-        self._owner: int | None = None
+        self._owner: OwningProcess | None = None
         for item in self._items:
             if not (hasattr(item, "start") and (hasattr(item, "shutdown") or hasattr(item, "stop"))):
                 raise ConfigurationError(f"start=[…]: {item!r} is no scheduler, elector or lead(…)")
@@ -79,9 +79,9 @@ class ShedLock:
         """
         if self.provider is None:
             raise RuntimeError("call init_app(app) first")
-        if self._owner == os.getpid():
+        if self._owner is not None and self._owner.is_current():
             raise RuntimeError("ShedLock.start() was called in this process already")
-        self._owner, self._started = os.getpid(), []
+        self._owner, self._started = OwningProcess(), []
         atexit.register(self.stop)
         try:
             if self._creates_schema:
@@ -98,7 +98,7 @@ class ShedLock:
 
         A job that still runs keeps its thread, its lease and the connections.
         """
-        if self._owner != os.getpid():
+        if self._owner is None or not self._owner.is_current():
             return
         self._owner = None
         atexit.unregister(self.stop)

@@ -37,6 +37,16 @@ else:
     monotonic = partial(time.clock_gettime, time.CLOCK_BOOTTIME) if hasattr(time, "CLOCK_BOOTTIME") else time.monotonic
 
 
+class OwningProcess:
+    """The process that creates this object. A forked child inherits the object and is not the owner."""
+
+    def __init__(self) -> None:
+        self._pid = os.getpid()
+
+    def is_current(self) -> bool:
+        return self._pid == os.getpid()
+
+
 class PerProcess(Generic[T]):
     """One value for each process, made on first use.
 

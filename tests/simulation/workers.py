@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Coroutine
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
@@ -12,6 +11,7 @@ from shedlock_py.guard.context import ActiveLease
 from shedlock_py.guard.keepalive import STOP_SECONDS, BaseKeepAlive
 from shedlock_py.model.lease import MOST_RECOVERIES
 from shedlock_py.model.recovery import Acquire, Over, Recover, Wait, Watch
+from shedlock_py.runtime.process import OwningProcess
 from shedlock_py.runtime.program import drive_async
 from tests.faults.history import Operation
 from tests.simulation.dice import Dice
@@ -25,7 +25,7 @@ EPOCH = datetime(2027, 1, 15, 8, 0, tzinfo=UTC)
 """The wall clock when a simulation begins, and the store's clock."""
 CHECKS = 20
 """Number of checks of a lease in the time of one lease."""
-_OWNER = os.getpid()
+_OWNER = OwningProcess()
 
 
 class Resource:

@@ -6,7 +6,6 @@ caller's thread without a time limit, and keep connections to a server that is n
 
 from __future__ import annotations
 
-import os
 from typing import Any
 
 import redis
@@ -33,7 +32,7 @@ from shedlock_py.providers.kit import (
 from shedlock_py.providers.redis.commands import Call, Command, Scan, Setting
 from shedlock_py.providers.redis.errors import is_not_connected, is_temporary
 from shedlock_py.providers.redis.urls import parse_url
-from shedlock_py.runtime.process import PerLoop, PerProcess, monotonic
+from shedlock_py.runtime.process import OwningProcess, PerLoop, PerProcess, monotonic
 from shedlock_py.runtime.program import Program, drive, drive_async
 
 POOL_SIZE = 20
@@ -149,10 +148,10 @@ class AsyncClient(_UserSuppliedClient):
 
     def __init__(self, client: Any) -> None:
         super().__init__(client)
-        self._process = os.getpid()
+        self._process = OwningProcess()
 
     async def execute(self, command: Command, timeout: float | None) -> Any:  # noqa: ASYNC109 (the client has its own)
-        if self._process != os.getpid():
+        if not self._process.is_current():
             raise ConfigurationError(
                 "this client of redis.asyncio was made before the process forked, and its connections belong to "
                 "the parent: make a new client and a new provider in the child"

@@ -7,7 +7,6 @@ back every acquire.
 
 from __future__ import annotations
 
-import os
 from contextlib import suppress
 from typing import Any
 from weakref import WeakKeyDictionary, WeakSet, ref
@@ -36,7 +35,7 @@ from shedlock_py.providers.sqlalchemy.sqlite_files import (
 )
 from shedlock_py.providers.sqlalchemy.statements import SqlCommand, SqlReply
 from shedlock_py.providers.sqlalchemy.watchdog import WATCHDOG, Opening, Watchdog, current_opening, watch
-from shedlock_py.runtime.process import before_fork, is_from_signal, monotonic
+from shedlock_py.runtime.process import OwningProcess, before_fork, is_from_signal, monotonic
 
 _MOST_REPLACED = 100
 _WARNINGS = "shedlock_py warnings"
@@ -284,7 +283,7 @@ def _opened_at(connection: PoolProxiedConnection) -> float:
 
 # Forks: a child must neither use nor close its parent's connections
 
-_pool_owners: WeakKeyDictionary[Pool, int] = WeakKeyDictionary()
+_pool_owners: WeakKeyDictionary[Pool, OwningProcess] = WeakKeyDictionary()
 """The process that opened a pool's connections. An engine gets a new pool when it is disposed of."""
 _engines_listened_to: WeakSet[Engine] = WeakSet()
 _inherited: list[Pool] = []
@@ -314,7 +313,7 @@ def _listen_for_openings(engine: Engine) -> None:
 
 def _is_own(pool: Pool) -> bool:
     """Return whether only this process has opened connections of the pool."""
-    return _pool_owners.setdefault(pool, os.getpid()) == os.getpid()
+    return _pool_owners.setdefault(pool, OwningProcess()).is_current()
 
 
 def _close_before_fork() -> None:

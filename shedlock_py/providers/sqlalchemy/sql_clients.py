@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -20,7 +19,7 @@ from shedlock_py.providers.sqlalchemy.engines import (
     prepares_nothing,
 )
 from shedlock_py.providers.sqlalchemy.statements import SqlCommand, SqlReply
-from shedlock_py.runtime.process import PerLoop, PerProcess, monotonic
+from shedlock_py.runtime.process import OwningProcess, PerLoop, PerProcess, monotonic
 
 if TYPE_CHECKING:
     from sqlalchemy.ext.asyncio import AsyncEngine
@@ -96,7 +95,7 @@ class ProcessConnections(ManagedConnections):
     def __init__(self, url: URL, sessions: Sessions) -> None:
         engine = open_engine(url, sessions)
         has_server = engine.dialect.name != "sqlite"
-        self._owner = os.getpid()
+        self._owner = OwningProcess()
         self.pool = ConnectionPool(
             self.connect,
             self.disconnect,
@@ -110,7 +109,7 @@ class ProcessConnections(ManagedConnections):
         super().__init__(engine)  # last: from now on it is closed before a fork, which another thread may start
 
     def close_idle(self) -> None:
-        if self._owner == os.getpid():
+        if self._owner.is_current():
             self.pool.close()
 
 

@@ -18,6 +18,8 @@ from sqlalchemy import URL, PoolProxiedConnection, event
 from sqlalchemy.engine import Engine
 from sqlalchemy.pool import ConnectionPoolEntry
 
+from shedlock_py.runtime.process import OwningProcess
+
 _FILE = "shedlock_py file"
 
 
@@ -27,7 +29,7 @@ class OpenFile(NamedTuple):
     path: str
     identity: tuple[int, int] | None
     """Device and inode. An inode is not reused while a connection has the file open."""
-    owner: int
+    owner: OwningProcess
 
 
 def path_of(url: URL) -> str | None:
@@ -79,7 +81,7 @@ _watched: WeakSet[Engine] = WeakSet()
 _opened: set[ref[ConnectionPoolEntry | PoolProxiedConnection]] = set()
 _unusable: set[str] = set()
 """Paths of files that the parent process had open at the fork."""
-_process = os.getpid()
+_process = OwningProcess()
 
 
 def watch_files(engine: Engine, path: str) -> None:
@@ -89,7 +91,7 @@ def watch_files(engine: Engine, path: str) -> None:
     _watched.add(engine)
 
     def before(_dialect: object, record: ConnectionPoolEntry, *_: object) -> None:
-        record.info[_FILE] = OpenFile(path, _identity_of(path), os.getpid())
+        record.info[_FILE] = OpenFile(path, _identity_of(path), OwningProcess())
 
     def after(_connection: object, record: ConnectionPoolEntry) -> None:
         file: OpenFile = record.info[_FILE]
@@ -126,15 +128,15 @@ def has_file_of_path(connection: PoolProxiedConnection) -> bool:
 def _note_fork() -> None:
     """In a child, note the files of inherited connections. C code forks without a hook, so every call compares."""
     global _process
-    if _process == os.getpid():
+    if _process.is_current():
         return
     for connection in [reference() for reference in list(_opened)]:
         file: OpenFile | None = None
         if connection is not None and connection.dbapi_connection is not None:
             file = connection.info.get(_FILE)
-        if file is not None and file.owner != os.getpid():
+        if file is not None and not file.owner.is_current():
             _unusable.add(file.path)
-    _process = os.getpid()
+    _process = OwningProcess()
 
 
 def require_usable(path: str, *, is_inherited: bool = False) -> None:
