@@ -27,7 +27,7 @@ from shedlock_py.settings.options import (
     is_async_provider,
     parse_keep_alive,
 )
-from shedlock_py.settings.urls import async_provider_from_text, provider_from_text
+from shedlock_py.settings.urls import async_provider_from_text, provider_from_text, reopening
 
 
 @dataclass(frozen=True)
@@ -112,9 +112,10 @@ def _apply(settings: Settings, *, create_schema: bool = False) -> _Restore:
     :raises ConfigurationError: they cannot work; nothing is changed.
     :raises ProviderError: the tables cannot be created; nothing is changed.
     """
-    checked = settings._checked()
-    if create_schema and is_active():
-        _create_schema(checked)
+    with reopening(settings.provider, settings.async_provider):
+        checked = settings._checked()
+        if create_schema and is_active():
+            _create_schema(checked)
     return _set(checked)
 
 

@@ -11,7 +11,7 @@ from shedlock_py.errors import ConfigurationError
 from shedlock_py.model.durations import parse_duration
 from shedlock_py.model.request import validate_holder
 from shedlock_py.settings.options import keep_alive_of_text
-from shedlock_py.settings.urls import provider_from_text
+from shedlock_py.settings.urls import provider_from_text, reopening
 
 
 def settings_of(environ: Mapping[str, str] | None = None) -> dict[str, Any]:
@@ -22,9 +22,10 @@ def settings_of(environ: Mapping[str, str] | None = None) -> dict[str, Any]:
     """
     given = os.environ if environ is None else environ
     found: dict[str, Any] = {}
-    for variable, (name, parse) in VARIABLES.items():
-        if text := given.get(variable, "").strip():
-            found[name] = parse(text, variable)
+    with reopening(given.get("SHEDLOCK_STORE")):
+        for variable, (name, parse) in VARIABLES.items():
+            if text := given.get(variable, "").strip():
+                found[name] = parse(text, variable)
     return found
 
 

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import inspect
+import os
 import re
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from importlib import import_module
 from pkgutil import resolve_name
 from typing import TYPE_CHECKING, Any
@@ -136,6 +139,8 @@ def _entry_point(scheme: str, *prefixes: str) -> Any:
 
 _providers: dict[str, Any] = {}  # one for each text, in each process
 _async_providers: dict[str, Any] = {}  # for async code, if the URL does not name an async driver
+_directories: dict[str, str] = {}  # where a relative path of a SQLite file was opened
+_RELATIVE = re.compile(r"sqlite(\+\w+)?:///[^/]")
 _mutex = PerProcess(threading.RLock)
 """Reentrant, because a module that is imported for a provider may open another provider. A forked child has its own."""
 
@@ -168,6 +173,7 @@ def provider_from_text(text: str) -> Any:
     with _mutex.get():
         if text in _providers:
             return _providers[text]
+        _note_directory(text)
         if "://" in text:
             provider: Any = _from_url(text, "Async" if has_async_driver(text) else "")
         else:
@@ -191,8 +197,50 @@ def async_provider_from_text(text: str) -> Any:
         return provider_from_text(text)
     with _mutex.get():
         if text not in _async_providers:
+            _note_directory(text)
             _async_providers[text] = async_provider_from_url(text)
         return _async_providers[text]
+
+
+def _note_directory(text: str) -> None:
+    if _RELATIVE.match(text):
+        _directories[text] = os.getcwd()
+
+
+def forget_moved(text: str) -> dict[str, tuple[Any, Any, str]]:
+    """Let ``text`` be opened again if it is the relative path of a SQLite file, and the working directory has changed.
+
+    For ``configure()``, which a test may call in each temporary directory. Guards with such a URL use the new file from
+    then on.
+
+    :return: the forgotten providers and directory, by their text.
+    """
+    text = text.strip()
+    if text not in _directories:
+        return {}
+    with _mutex.get():
+        if _directories.get(text) in (None, os.getcwd()):
+            return {}
+        return {text: (_providers.pop(text, None), _async_providers.pop(text, None), _directories.pop(text))}
+
+
+@contextmanager
+def reopening(*given: object) -> Iterator[None]:
+    """Call :func:`forget_moved` for each text of ``given``. If the block raises, restore the forgotten providers."""
+    former: dict[str, tuple[Any, Any, str]] = {}
+    for text in given:
+        if isinstance(text, str):
+            former |= forget_moved(text)
+    try:
+        yield
+    except BaseException:
+        with _mutex.get():
+            for text, (provider, async_provider, directory) in former.items():
+                _directories[text] = directory
+                for opened, which in ((_providers, provider), (_async_providers, async_provider)):
+                    opened.pop(text, None)
+                    opened |= {} if which is None else {text: which}
+        raise
 
 
 def opened_providers(text: str) -> tuple[Any, ...]:

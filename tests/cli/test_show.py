@@ -17,6 +17,7 @@ from click.shell_completion import ShellComplete
 
 from shedlock_py.cli.app import shedlock
 from shedlock_py.election.demotion import Demotion
+from shedlock_py.settings.urls import forget_moved
 from tests.cli.harness import in_a_process, insert, provider_at, run, set_fire_time, shedlock_command, take
 from tests.support.holders import unchecked
 from tests.support.ports import free_port
@@ -294,17 +295,17 @@ def test_a_missing_table_is_one_line_with_its_cure(arguments: tuple[str, ...], t
 @pytest.mark.parametrize(
     ("arguments", "url"),
     [
-        *((arguments, "sqlite:///{}.db") for arguments in (*READING, ("release", "x", "--force"))),
-        pytest.param(RUNNING, "sqlite:///{}.db", marks=in_a_process),
-        (("list",), "sqlite+pysqlite:///{}.db"),
-        (("list",), "sqlite:///no/{}.db"),
+        *((arguments, "sqlite:///mistyped.db") for arguments in (*READING, ("release", "x", "--force"))),
+        pytest.param(RUNNING, "sqlite:///mistyped.db", marks=in_a_process),
+        (("list",), "sqlite+pysqlite:///mistyped.db"),
+        (("list",), "sqlite:///no/mistyped.db"),
     ],
 )
 def test_the_file_of_a_mistyped_path_is_not_created(
     arguments: tuple[str, ...], url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    url = url.format(tmp_path.name)  # `run` stays in this process, which opens each URL once
+    forget_moved(url)  # `run` stays in this process, which has opened the same URL in another directory
     path = tmp_path / url.partition(":///")[2]
     if arguments == RUNNING:  # it blocks signals in its process
         completed = shedlock_command(*arguments, store=url)

@@ -154,6 +154,24 @@ class TestConfigure:
         set_active(False)
         configure(f"sqlite:///{tmp_path}/no/such/directory/locks.db", create_schema=True)  # the call locks nothing
 
+    def test_a_relative_path_in_another_working_directory(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """configure() means the file in the current directory; a guard keeps the file of its first call."""
+        url, in_guard = "sqlite:///relative.db", "sqlite:///guards.db"
+        for name in ("first", "second"):
+            (tmp_path / name).mkdir()
+            monkeypatch.chdir(tmp_path / name)
+            configure(url, create_schema=True)
+            with Settings.from_env({"SHEDLOCK_STORE": url}).apply(), hold("job"):
+                assert resolve_provider(None, "job") is provider_from_text(url)
+            assert (tmp_path / name / "relative.db").exists()
+            if name == "first":
+                configure(in_guard, create_schema=True)
+            reset()
+            assert isinstance(attempt("job", nothing_sync, provider=in_guard), Executed)
+        assert not (tmp_path / "second" / "guards.db").exists()
+
     def test_tables_that_cannot_be_created_change_nothing(self, tmp_path: Path) -> None:
         provider = InMemoryLockProvider()
         configure(provider)
@@ -726,6 +744,29 @@ class TestOneStore:
         assert async_provider_from_text(alias) is async_provider_from_text(url)
         assert opened_providers(alias) == opened_providers(url) != ()
         assert LockOptions.parse("hold", {"provider": alias}).provider == url
+
+    def test_a_refused_configure_moves_no_guard(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        url = "sqlite:///moved.db"
+        for name in ("one", "two"):
+            (tmp_path / name).mkdir()
+        monkeypatch.chdir(tmp_path / "one")
+        configure(url, async_provider=url, create_schema=True)
+        former = opened_providers(url)
+        monkeypatch.chdir(tmp_path / "two")
+        for refused in (
+            lambda: configure(url, keep_alive="no"),
+            lambda: configure(url, default_lock_at_least_for="1h"),
+            lambda: configure(url, async_provider=InMemoryLockProvider()),  # type: ignore[arg-type]  # on purpose
+            lambda: Settings.from_env({"SHEDLOCK_STORE": url, "SHEDLOCK_KEEP_ALIVE": "maybe"}),
+        ):
+            with pytest.raises(ConfigurationError):
+                refused()
+            assert opened_providers(url) == former
+        configure(url, async_provider=url)
+        assert not set(opened_providers(url)) & set(former)
+        moved = opened_providers(url)
+        configure(url, async_provider=url)
+        assert opened_providers(url) == moved
 
     @pytest.mark.parametrize("kind", [InMemoryLockProvider, AsyncInMemoryLockProvider])
     def test_another_thread_never_finds_the_process_without_a_provider(self, kind: Any) -> None:
