@@ -56,7 +56,7 @@ class ProviderError(ShedLockError):
     def __reduce__(self) -> tuple[Any, ...]:
         # BaseException pickles positional arguments only.
         make = partial(type(self), self.message, operation=self.operation, lock_name=self.lock_name, hint=self.hint)
-        return (make, ())
+        return (make, (), vars(self))
 
 
 class ProviderUnreachable(ProviderError):
@@ -66,8 +66,8 @@ class ProviderUnreachable(ProviderError):
     """
 
     locked_by: str | None = None
-    """Holder and claim id of an acquire that may have been granted, as in its lock record. None if the provider does
-    not report it."""
+    """Holder and claim id of a failed acquire, as in the record that it would have. Empty if the store has certainly not
+    granted it. None if the provider does not say."""
 
 
 class LeaseError(ShedLockError):

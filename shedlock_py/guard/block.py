@@ -39,8 +39,9 @@ from shedlock_py.guard.keepalive import BaseKeepAlive, ThreadKeepAlive
 from shedlock_py.guard.skips import (
     Gate,
     Skipped,
+    LostReplies,
+    is_free_for,
     is_held_by_earlier_run,
-    is_lost_claim,
     lock_refused,
     process_gates,
 )
@@ -102,8 +103,8 @@ class BaseBlock:
     """The run was cut short, and another replica shall recover it."""
     _has_warned = False
     """The first failure of the store was logged."""
-    _has_lost_claim = False
-    """An attempt was granted, and its reply was lost. The claim was not undone when the record was last read."""
+    _unreachable: ProviderUnreachable | None = None
+    """The last failure of an attempt that was followed by another one."""
     _keep_alive: bool | timedelta = False
     """The option, or the default when the block was entered."""
     _kept_alive: BaseKeepAlive | None = None
@@ -123,8 +124,7 @@ class BaseBlock:
         self._may_wait = may_wait
         self._watches = watches
         self._recovered = expected
-        self._unanswered: set[str | None] = set()
-        """``locked_by`` of the attempts without a reply; None for an attempt of an unknown claim id."""
+        self._lost_replies = LostReplies()
         self.options = options
         self.spec = spec
         self._gates = gates
@@ -234,26 +234,33 @@ class BaseBlock:
                     self._replied_at = monotonic()
                     record = yield from (self._read() if recovers else self._read_once(request, waiting))
                     if recovers and record is not None and record.last_fire_time == request.fire_time:
+                        self._lost_replies.has_claim = False  # such a claim expires, and is recovered
                         lease = yield from self._watched(request, record)
                         if lease is not None:
                             return lease
                         continue
                     pause = None
-                    if self._is_free_for(request, record):
+                    if is_free_for(request, record) and self._recovered is None:
                         contested = contested or Waiting(LONGEST_CONTEST, monotonic())
                         pause = contested.pause(monotonic())
                     if pause is None:
                         pause = self._after_refusal(request, record, waiting)
                     if pause is None:
                         return None
-                try:
-                    yield from self._slept(pause)
-                except BaseException:  # a gate, a cancellation or a signal ends the wait
-                    if self._has_lost_claim:
-                        self._missed(request, "cancelled", _REPLY_LOST)
-                    raise
+                yield from self._slept(pause)
         except SkippedNow:
+            self._abandoned(request)
             return None
+        except Exception:
+            raise
+        except BaseException:  # a cancellation or a signal
+            self._abandoned(request)
+            raise
+
+    def _abandoned(self, request: LockRequest) -> None:
+        """Tell of a run that is not attempted again. A claim with a lost reply may keep it from other replicas."""
+        if request.fire_time is not None and self._lost_replies.has_claim:
+            self._missed(request, "cancelled", _REPLY_LOST)
 
     def _read_once(self, request: LockRequest, waiting: Waiting) -> Program[Step, Any, LockRecord | None]:
         """Read why the lock was refused, if the reason decides anything.
@@ -269,32 +276,27 @@ class BaseBlock:
             self.failed("record", error)
             return None
 
-    def _is_free_for(self, request: LockRequest, record: LockRecord | None) -> bool:
-        """Return whether the store has refused a fire time that nobody runs. A skip would lose the run on all replicas.
-
-        The lock has become free since, or in a quorum the attempts of several replicas have refused each other.
-        """
-        if request.fire_time is None or record is None or record.is_held or self._recovered is not None:
-            return False
-        return record.last_fire_time is None or record.last_fire_time < request.fire_time
-
     def _after_refusal(self, request: LockRequest, record: LockRecord | None, waiting: Waiting) -> float | None:
-        """Return how long to wait after a refusal, before the next attempt. None: the task is skipped."""
+        """Return how long to wait after a refusal, before the next attempt. None: the task is skipped.
+
+        :raises ProviderUnreachable: the reply to an earlier attempt was lost, so this replica cannot run the fire time.
+        """
         self.record = record
-        self._has_lost_claim = is_lost_claim(request, record, self._unanswered)
+        has_claim = request.fire_time is not None and self._lost_replies.compare(request, record)
         skip = lock_refused(request, record)
         may_wait = self._may_wait is None or (record is not None and self._may_wait(record))
         pause = None
         if skip.reason == "held" and may_wait:
             # A lost claim has granted the fire time, but its run has not begun: that does not end the wait.
-            pause = waiting.pause(monotonic(), None if self._has_lost_claim else record)
+            pause = waiting.pause(monotonic(), None if has_claim else record)
+        if pause is None and has_claim and self._unreachable is not None:
+            self.failed("acquire", self._unreachable)
+            raise self._unreachable
         if pause is None:
             self.skipped(skip)
-            if self._has_lost_claim:
-                self._missed(request, "unreachable", _REPLY_LOST)
-            elif record is not None and is_held_by_earlier_run(request, record):
+            if record is not None and is_held_by_earlier_run(request, record):
                 self._missed(request, "held", f"{record.holder} has it since {record.locked_at}")
-            elif self._is_free_for(request, record):
+            elif is_free_for(request, record):
                 self._missed(request, "contested")
         return pause
 
@@ -307,7 +309,8 @@ class BaseBlock:
             return None
         pause = waiting.pause(monotonic())
         if pause is not None:
-            self._unanswered.add(error.locked_by)
+            self._unreachable = error
+            self._lost_replies.add(error)
             self._warn_once(error)
         return pause
 
@@ -418,6 +421,7 @@ class BaseBlock:
                 operation="acquire",
                 lock_name=lease.name,
             )
+            error.locked_by = lease.locked_by
             self.failed("acquire", error)
             raise error
         assert self._owner is not None

@@ -17,7 +17,7 @@ from shedlock_py.errors import ProviderUnreachable
 from shedlock_py.events import RunMissed
 from shedlock_py.events import logger as default_logger
 from shedlock_py.guard.functions import attempt_async
-from shedlock_py.guard.skips import Skipped, is_lost_claim
+from shedlock_py.guard.skips import LostReplies, Skipped, is_free_for
 from shedlock_py.model.waiting import Waiting
 from shedlock_py.runtime.process import monotonic
 from shedlock_py.settings.defaults import lock_request
@@ -97,8 +97,7 @@ class SlotRun:
         """The function was called. After the grant it may have to wait for a free thread."""
         self._failure: ProviderUnreachable | None = None
         """Why the store has granted nothing so far."""
-        self._unanswered: set[str | None] = set()
-        """``locked_by`` of the attempts without a reply; None for an attempt of an unknown claim id."""
+        self._lost_replies = LostReplies()
 
     async def carry_out(self) -> None:
         """Attempt the run in a separate task, so that the repetition can be cancelled without it.
@@ -161,11 +160,14 @@ class SlotRun:
                     return
                 provider = resolve_async_provider(repetition.options.get("provider"), request.name)
                 record = await provider.record(request.name)
-                if record is None or not is_lost_claim(request, record, self._unanswered):
+                has_claim = self._lost_replies.compare(request, record)
+                is_undone = record is None or is_free_for(request, record)
+                if not has_claim and not is_undone:
                     self._failure = None
                     return
                 # The earlier claim is undone, so that the fire time can be granted, or it expires.
-                pause = waiting.pause(monotonic()) if record.is_held else None
+                is_expired = has_claim and record is not None and not record.is_held
+                pause = None if is_expired else waiting.pause(monotonic())
                 if pause is None:
                     return
                 await asyncio.sleep(pause)
@@ -178,7 +180,7 @@ class SlotRun:
                     default_logger.warning(message, repetition.name, self._slot.isoformat(), error)
                 self._failure = error
                 if error.operation != "record":
-                    self._unanswered.add(error.locked_by)
+                    self._lost_replies.add(error)
                 pause = waiting.pause(monotonic())
                 if pause is None:
                     return

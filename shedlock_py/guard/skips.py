@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, ClassVar, Literal
 
-from shedlock_py.errors import ShedLockError
+from shedlock_py.errors import ProviderUnreachable, ShedLockError
 from shedlock_py.events import SkipReason
 from shedlock_py.guard.context import running
 from shedlock_py.model.record import LockRecord
@@ -83,21 +83,48 @@ def is_held_by_earlier_run(request: LockRequest, record: LockRecord | None) -> b
     return is_of_run and record.last_fire_time < request.fire_time
 
 
-def is_lost_claim(request: LockRequest, record: LockRecord | None, unanswered: Collection[str | None]) -> bool:
-    """Return whether the record is of an earlier attempt at this run, which was granted, but its reply was lost.
+def is_free_for(request: LockRequest, record: LockRecord | None) -> bool:
+    """Return whether the record lets the fire time of ``request`` be granted, although the store has refused it.
 
-    Nobody runs the fire time then. The provider undoes the claim as soon as the store replies, or the claim expires.
-
-    :param unanswered: ``locked_by`` of the attempts without a reply; None for an attempt of an unknown claim id.
+    The lock has become free since, or in a quorum the attempts of several replicas have refused each other. A skip
+    would lose the run on all replicas.
     """
-    if record is None or request.fire_time is None or record.last_fire_time != request.fire_time:
+    if request.fire_time is None or record is None or record.is_held:
         return False
-    if record.is_released is not False:
-        return False
-    if record.locked_by in unanswered:
-        return True
-    runs_here = any(active.lease.locked_by == record.locked_by for active in list(running))  # in another thread
-    return None in unanswered and record.holder == request.holder and not runs_here
+    return record.last_fire_time is None or record.last_fire_time < request.fire_time
+
+
+class LostReplies:
+    """The attempts at one run that may have been granted, but whose reply was lost.
+
+    If one was granted, nobody runs the fire time. The provider undoes that claim as soon as the store replies, or the
+    claim expires.
+    """
+
+    def __init__(self) -> None:
+        self._locked_by: set[str | None] = set()
+        self.has_claim = False
+        """Whether the store may still have such a claim, as far as this process knows."""
+
+    def add(self, error: ProviderUnreachable) -> None:
+        """Note an attempt that has failed with ``error``."""
+        if error.locked_by != "":
+            self._locked_by.add(error.locked_by)
+            self.has_claim = True
+
+    def compare(self, request: LockRequest, record: LockRecord | None) -> bool:
+        """Set ``has_claim`` from the record that was read after a refusal, and return it. None: it was not read."""
+        if record is not None:
+            self.has_claim = self._is_of_one(request, record)
+        return self.has_claim
+
+    def _is_of_one(self, request: LockRequest, record: LockRecord) -> bool:
+        if record.last_fire_time != request.fire_time or record.is_released is not False:
+            return False
+        if record.locked_by in self._locked_by:
+            return True
+        runs_here = any(active.lease.locked_by == record.locked_by for active in list(running))  # in another thread
+        return None in self._locked_by and record.holder == request.holder and not runs_here
 
 
 def gates_of(task: Any) -> tuple[Gate, ...]:
