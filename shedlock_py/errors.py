@@ -66,8 +66,8 @@ class ProviderUnreachable(ProviderError):
     """
 
     locked_by: str | None = None
-    """Holder and claim id of a failed acquire, as in the record that it would have. Empty if the store has certainly not
-    granted it. None if the provider does not say."""
+    """Holder and claim id of a failed acquire, as in its lock record. Empty if the store has certainly not granted the
+    lock. None if the provider does not say."""
 
 
 class LeaseError(ShedLockError):

@@ -24,6 +24,7 @@ A provider may also have these attributes. Callers look them up by name; ``provi
 - ``close()`` closes the connections that the provider has opened.
 - ``has_fire_times = False``: the store keeps no fire times, so a request with a fire time is refused.
 - ``is_shared = False``: only one process has the locks.
+- ``waits_for``: a text for messages, if requests wait for a connection.
 - ``sync_provider`` or ``async_provider``: the provider that an adapter calls.
 """
 
@@ -135,6 +136,12 @@ class Check:
 def can(provider: object, method: str) -> bool:
     """Return whether ``provider`` has the optional method ``method``."""
     return getattr(provider, method, None) is not None
+
+
+def waits_for(provider: object) -> str | None:
+    """Return the name of the connection that requests of ``provider`` wait for."""
+    what: str | None = getattr(getattr(provider, "sync_provider", provider), "waits_for", None)
+    return what
 
 
 def check_store(store: object, what: str, *methods: str) -> None:

@@ -7,8 +7,8 @@ import signal
 from collections.abc import Sequence
 from contextlib import suppress
 from datetime import timedelta
+from functools import partial
 from queue import Empty
-from typing import Any
 
 from shedlock_py.cli.child import (
     ENDING,
@@ -22,7 +22,7 @@ from shedlock_py.cli.child import (
 )
 from shedlock_py.cli.common import LOST
 from shedlock_py.cli.supervisor import FLUSH_SECONDS, Supervisor
-from shedlock_py.errors import ProviderError, TaskNotDone
+from shedlock_py.errors import ProviderError, ProviderUnreachable, TaskNotDone
 from shedlock_py.events import (
     MISSES,
     Event,
@@ -39,7 +39,9 @@ from shedlock_py.guard.functions import attempt
 from shedlock_py.guard.once import run_once
 from shedlock_py.guard.skips import Skipped, process_gates
 from shedlock_py.model.lease import Lease
+from shedlock_py.model.record import LockRecord
 from shedlock_py.model.request import LockRequest
+from shedlock_py.model.waiting import Waiting
 from shedlock_py.operators.display import in_words
 from shedlock_py.provider import LockProvider, undo_of
 from shedlock_py.runtime.process import monotonic
@@ -108,34 +110,53 @@ class Guarded(Supervisor):
             self.flush(FLUSH_SECONDS)
 
     def _guard(self, provider: LockProvider | None, wait: timedelta) -> int | Skipped:
-        recovery: Any = {}
-        if self._max_recoveries:
-            recovery = {"recover": True, "max_recoveries": self._max_recoveries}
-        done = attempt(
-            self._request,
-            self._task,
-            provider=provider,
-            keep_alive=self._keep_alive,
-            wait=wait,
-            on_lost=lambda _: None,  # the guard watches a lease without keep-alive, too; the queue receives LeaseLost
-            **recovery,
+        # The queue receives LeaseLost. on_lost makes the guard watch a lease without keep-alive, too.
+        try_once = partial(
+            attempt, self._request, self._task, provider=provider, keep_alive=self._keep_alive, on_lost=lambda _: None
         )
-        if not isinstance(done, Skipped):
-            return 0
-        code = self._interrupted()
-        return done if code is None else code
+        if self._max_recoveries:
+            try_once = partial(try_once, recover=True, max_recoveries=self._max_recoveries)
+        waiting, is_unreachable = Waiting(wait, monotonic(), self._request.fire_time), False
+        while True:
+            try:
+                done = try_once()
+                if not isinstance(done, Skipped):
+                    return 0
+                skipped: Skipped | None = done
+                record = self._record() if waiting.is_on else None
+                pause = waiting.pause(monotonic(), record) if done.reason == "held" else None
+            except ProviderUnreachable as error:
+                pause, skipped = waiting.pause(monotonic()) if waiting.is_on else None, None
+                if pause is None:
+                    raise
+                if not is_unreachable:
+                    is_unreachable = True
+                    self.report(f"could not be acquired, trying again: {error}")
+            code = self._interrupted(pause or 0)
+            if code is not None:
+                return code
+            if pause is None and skipped is not None:
+                return skipped
 
     # Before the command runs
 
     def _gate(self) -> SkipReason | None:
-        """After a signal, skip: this ends the guard's wait for the lock, for another host's run or for the store."""
+        """After a signal, skip: this ends the guard's wait for another host's run or for the store."""
         return "shutting_down" if self._is_idle and self._is_interrupted else None
 
-    def _interrupted(self) -> int | None:
-        """Return the exit code if an ending signal has come, else None."""
+    def _record(self) -> LockRecord | None:
+        """Return the lock record, or None if the store does not reply with one."""
+        try:
+            return None if self._provider is None else self._provider.record(self._request.name)
+        except ProviderError:
+            return None
+
+    def _interrupted(self, seconds: float = 0) -> int | None:
+        """Return the exit code if an ending signal has come or comes within ``seconds``, else None."""
+        until = monotonic() + seconds
         with suppress(Empty):
             while True:
-                message = self.messages.get_nowait()
+                message = self.messages.get(timeout=max(0.0, until - monotonic()))
                 if isinstance(message, Event):
                     self._note(message)
                 elif message not in (signal.SIGCHLD, signal.SIGCONT, signal.SIGTSTP):

@@ -7,7 +7,7 @@ import os
 import stat
 from contextlib import suppress
 from pathlib import Path
-from secrets import token_hex
+from tempfile import NamedTemporaryFile
 from typing import Any
 
 import click
@@ -76,27 +76,51 @@ def _is_loopback(host: str) -> bool:
 
 
 def _write(out: Path, html: str) -> None:
-    """Write an ordinary file whole or not at all. Write directly to standard output, a pipe, a device or a link."""
+    """Write a file whole or not at all. Write directly to standard output, a pipe or a device."""
     if str(out) == "-":
         click.echo(html.encode(), nl=False)
         return
-    partial = out.parent / f".{out.name}.{token_hex(8)}"
+    partial: Path | None = None
     try:
-        mode = out.lstat().st_mode if os.path.lexists(out) else None
+        for part in (out, *out.absolute().parents):
+            if _is_link_of_a_stranger(part):
+                fail(f"{part} is a link of another user, in a directory that everybody can write to", IO_ERROR)
+        mode = out.stat().st_mode if out.exists() else None
         if mode is not None and not stat.S_ISREG(mode):
             out.write_text(html, encoding="utf-8")
             return
-        partial.touch(0o666 if mode is None else 0o600, exist_ok=False)  # the file that is replaced may be private
-        partial.write_text(html, encoding="utf-8")
-        if mode is not None:
-            partial.chmod(stat.S_IMODE(mode))
-        partial.replace(out)
+        target = out.resolve()  # a link stays a link
+        with NamedTemporaryFile(
+            "w", encoding="utf-8", dir=target.parent, prefix=f".{target.name}.", delete=False
+        ) as file:
+            partial = Path(file.name)
+            file.write(html)
+        # The file that is replaced may be private.
+        partial.chmod(stat.S_IMODE(mode) if mode is not None else 0o666 & ~_umask())
+        partial.replace(target)
+        partial = None
     except OSError as error:
         fail(f"{out} cannot be written: {error.strerror}", IO_ERROR)
     finally:
-        with suppress(OSError):
-            partial.unlink(missing_ok=True)
+        if partial is not None:
+            with suppress(OSError):
+                partial.unlink()
     click.echo(printable(str(out)))
+
+
+def _is_link_of_a_stranger(out: Path) -> bool:
+    """Apply the rule of Linux's ``fs.protected_symlinks``: the kernel does not apply it to a rename."""
+    if not hasattr(os, "geteuid") or not out.is_symlink():
+        return False
+    link, directory = out.lstat(), out.parent.stat()
+    is_open_to_all = bool(directory.st_mode & stat.S_ISVTX and directory.st_mode & stat.S_IWOTH)
+    return is_open_to_all and link.st_uid not in (os.geteuid(), directory.st_uid)
+
+
+def _umask() -> int:
+    mask = os.umask(0o077)
+    os.umask(mask)
+    return mask
 
 
 def _serve(app: Any, host: str, port: int, provider: LockProvider, what: str) -> None:

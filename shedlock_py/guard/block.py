@@ -38,8 +38,8 @@ from shedlock_py.guard.context import ActiveLease, find_enclosing, is_held_for, 
 from shedlock_py.guard.keepalive import BaseKeepAlive, ThreadKeepAlive
 from shedlock_py.guard.skips import (
     Gate,
-    Skipped,
     LostReplies,
+    Skipped,
     is_free_for,
     is_held_by_earlier_run,
     lock_refused,

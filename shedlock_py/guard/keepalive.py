@@ -11,14 +11,14 @@ from collections.abc import Callable
 from contextlib import suppress
 from datetime import timedelta
 
-from shedlock_py.errors import as_exception
+from shedlock_py.errors import ProviderUnreachable, as_exception
 from shedlock_py.events import Event, LeaseLost, LockExtended, LostReason, ProviderFailed, logger
 from shedlock_py.guard.context import ActiveLease
 from shedlock_py.guard.heartbeat_plan import HeartbeatPlan
 from shedlock_py.model.lease import Lease
 from shedlock_py.model.request import SLACK, TRUST_MARGIN
 from shedlock_py.model.waiting import random
-from shedlock_py.provider import LockProvider
+from shedlock_py.provider import LockProvider, waits_for
 from shedlock_py.runtime.process import is_from_signal, monotonic
 from shedlock_py.runtime.program import Program, drive
 from shedlock_py.runtime.threads import timer, worker_pool
@@ -62,6 +62,7 @@ class BaseKeepAlive:
         self._changed = threading.Condition(self._mutex)
         self._events: list[Event] = []  # for the listeners
         self._in_flight = 0  # sent heartbeats without a reply
+        self._waits_since = 0.0  # when the first of them was sent
         # Whether a heartbeat waits for a worker. A second heartbeat would delay the heartbeats of other leases.
         self._is_queued = False
         # While the task itself extends the lease, no heartbeat begins: it might shorten the lease again.
@@ -125,6 +126,8 @@ class BaseKeepAlive:
             if not is_wanted or self._clock() >= self._keep_until:
                 return
             self._plan.sent(self._lease.lock_at_most_for, self._clock())
+            if not self._in_flight:
+                self._waits_since = self._clock()
             self._in_flight += 1
             trusted_until = self._lease.trusted_until
         extended: Lease | None = None
@@ -180,7 +183,14 @@ class BaseKeepAlive:
         if not self._lease.is_being_released():
             self._lease._lose()
             self._active.is_loss_reported = True
+            if self._in_flight and (what := waits_for(self._active.provider)):
+                self._events.append(ProviderFailed(self._lease.name, "extend", self._no_reply(what), self._lease))
             self._events.append(LeaseLost(self._lease.name, self._lease, reason))
+
+    def _no_reply(self, what: str) -> ProviderUnreachable:
+        name, seconds = self._lease.name, self._clock() - self._waits_since
+        message = f"extend of lock {name!r}: no reply for {seconds:.1f} s: it waits for {what}"
+        return ProviderUnreachable(message, operation="extend", lock_name=name)
 
     def _report(self) -> None:
         """Notify the listeners. Carry out ``on_lost`` after a loss."""

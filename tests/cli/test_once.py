@@ -199,7 +199,7 @@ def test_wait_covers_a_store_that_is_unreachable(runs: Runs) -> None:
     )
     code, out, err = runs.run("job", "--at-most", "1m", "--wait", "1m", python="print('ran')")
     assert (code, out) == (0, "ran\n")
-    assert err.count("it is tried again") == 1
+    assert err.count("trying again") == 1
 
 
 # Mistakes

@@ -182,7 +182,7 @@ def test_what_is_no_regular_file_is_written_and_not_replaced(store: str, tmp_pat
 
 
 @pytest.mark.parametrize("exists", [True, False])
-def test_the_target_of_a_link_is_written(store: str, tmp_path: Path, exists: bool) -> None:
+def test_the_target_of_a_link_is_replaced(store: str, tmp_path: Path, exists: bool) -> None:
     (tmp_path / "site").mkdir()
     target, link = tmp_path / "site" / "report.html", tmp_path / "link.html"
     link.symlink_to("site/report.html")
@@ -192,6 +192,19 @@ def test_the_target_of_a_link_is_written(store: str, tmp_path: Path, exists: boo
     assert link.is_symlink()
     assert target.read_text().startswith("<!doctype html>")
     assert [each.name for each in target.parent.iterdir()] == ["report.html"]
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can make a link of another user")
+def test_a_link_of_a_stranger_is_not_followed(store: str, tmp_path: Path) -> None:
+    (tmp_path / "shared").mkdir()
+    (tmp_path / "shared").chmod(0o1777)
+    target, link = tmp_path / "precious", tmp_path / "shared" / "report.html"
+    target.write_text("before")
+    link.symlink_to(target)
+    os.chown(link, 4242, 4242, follow_symlinks=False)
+    done = run("page", "--out", str(link), store=store)
+    assert (done.exit_code, target.read_text()) == (74, "before")
+    assert "is a link of another user" in done.stderr
 
 
 def test_a_failure_deletes_no_file_of_others(store: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

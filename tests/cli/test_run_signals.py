@@ -99,8 +99,8 @@ def test_a_parent_that_ignores_sigchld(runs: Runs) -> None:
 def test_sigterm_ends_the_wait_for_the_lock(runs: Runs) -> None:
     take(runs.provider, "job", holder="other")
     program = (
-        "from shedlock_py.providers.sqlalchemy import SqlAlchemyLockProvider as It\nacquire = It.acquire\n"
-        f"It.acquire = lambda *args: (acquire(*args), print('ready', flush=True))[0]\n{PROGRAM}"
+        "from shedlock_py.cli import guarded\nattempt = guarded.attempt\n"
+        f"guarded.attempt = lambda *a, **o: (attempt(*a, **o), print('ready', flush=True))[0]\n{PROGRAM}"
     )
     process = runs.start_ready("job", "--at-most", "1m", "--wait", "1h", python="print('ran')", program=program)
     process.terminate()

@@ -28,6 +28,7 @@ from shedlock_py import (
     configure,
     hold,
     hold_async,
+    provider_from_url,
     scheduler_lock,
     try_hold,
     try_hold_async,
@@ -37,6 +38,7 @@ from shedlock_py.model.waiting import FIRST_PAUSE, LONGEST_PAUSE, Waiting
 from shedlock_py.testing import FakeClock, RecordingListener
 from tests.support.doubles import AsyncFaultyProvider, FaultyProvider
 from tests.support.logs import warnings_of
+from tests.support.ports import free_port
 from tests.support.stepped_loop import run_stepped
 
 NOON = datetime(2024, 5, 1, 12, tzinfo=UTC)
@@ -372,11 +374,15 @@ def test_i14_a_fire_time_of_a_lost_reply_that_cannot_run_is_an_error(
     missed: list[str],
 ) -> None:
     """A skip would say that another replica runs it."""
+
+    def refuse(_: str) -> None:
+        raise ProviderError("odd", operation="record")
+
     began, recorded = world.clock(), RecordingListener()
     lose_first_reply(world, monkeypatch, names_claim=names_claim)
     if not is_read:
-        monkeypatch.setattr(world.store, "record", raising(ProviderError("odd", operation="record")))
-        monkeypatch.setattr(world.async_store, "record", raising(ProviderError("odd", operation="record")))
+        monkeypatch.setattr(world.store, "record", refuse)
+        monkeypatch.setattr(world.async_store, "record", refuse)
     with configure(listeners=[recorded]), pytest.raises(ProviderUnreachable, match="no reply"):
         world.run(guard, wait="30s", fire_time=NOON, lock_at_most_for=at_most)
     assert world.clock() - began == pytest.approx(seconds if is_read else 30, abs=LONGEST_PAUSE)
@@ -395,20 +401,36 @@ def test_i14_a_wait_for_a_lost_claim_that_a_shutdown_ends_is_lost_with_an_event(
 
 
 @pytest.mark.parametrize("pauses", [1, 4])
-@pytest.mark.parametrize("guard", ["attempt", "attempt_async"])
-def test_i14_a_wait_for_a_lost_claim_that_is_cancelled_is_lost_with_an_event(
-    world: World, guard: str, pauses: int, monkeypatch: pytest.MonkeyPatch, missed: list[str]
+def test_i14_a_wait_for_a_lost_claim_that_a_signal_ends_is_lost_with_an_event(
+    world: World, pauses: int, monkeypatch: pytest.MonkeyPatch, missed: list[str]
 ) -> None:
     """In the first pause, nobody knows yet whether the store has granted the claim."""
 
-    def cancel() -> None:
+    def interrupt() -> None:
         if len(world.pauses) == pauses:
-            raise asyncio.CancelledError
+            raise KeyboardInterrupt
 
     lose_first_reply(world, monkeypatch, names_claim=True)
-    world.while_waiting = cancel
-    with pytest.raises(asyncio.CancelledError):
-        world.run(guard, wait="30s", fire_time=NOON)
+    world.while_waiting = interrupt
+    with pytest.raises(KeyboardInterrupt):
+        world.run("attempt", wait="30s", fire_time=NOON)
+    assert missed == ["cancelled"]
+
+
+@pytest.mark.parametrize("seconds", [FIRST_PAUSE / 4, 3.0])
+def test_i14_a_wait_for_a_lost_claim_that_is_cancelled_is_lost_with_an_event(
+    world: World, seconds: float, monkeypatch: pytest.MonkeyPatch, missed: list[str]
+) -> None:
+    async def program(_: object) -> None:
+        async with (
+            asyncio.timeout(seconds),
+            hold_async("job", lock_at_most_for="1m", provider=world.async_store, wait="30s", fire_time=NOON),
+        ):
+            pass
+
+    lose_first_reply(world, monkeypatch, names_claim=True)
+    with pytest.raises(TimeoutError):
+        run_stepped(program, monkeypatch, world.clock)
     assert missed == ["cancelled"]
 
 

@@ -25,7 +25,7 @@ class _Sdk:
     most_requests = 10
     """The package requests keeps no more connections."""
 
-    def __init__(self, place: Place, timeout: float | None) -> None:
+    def __init__(self, place: Place, timeout: float) -> None:
         self.shown = place.shown
         self.place = place
         self.arguments: dict[str, Any] = {"conn_str": place.connection, "container_name": place.container}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Unpack
+from typing import Any
 
 from azure.core.exceptions import (
     AzureError,
@@ -12,12 +12,12 @@ from azure.core.exceptions import (
     ServiceResponseError,
 )
 
+from shedlock_py.model.durations import Duration
 from shedlock_py.providers.azblob.azblob_clients import AsyncBlobSdk, BlobSdk
 from shedlock_py.providers.azblob.place import Place
 from shedlock_py.providers.azblob.wire import Blobs, code_of
 from shedlock_py.providers.cas import parse_options
 from shedlock_py.providers.cas.objects import AsyncObjectProvider, ObjectPrograms, ObjectProvider
-from shedlock_py.providers.cas.options import CasOptions
 from shedlock_py.providers.cas.over_sdk import AsyncSdkClient, SdkClient
 from shedlock_py.providers.kit import Failure
 
@@ -73,29 +73,44 @@ class AzureBlobLockProvider(ObjectProvider):
         ``sas_token``, percent-encoded; ``endpoint``, the URL of the account; ``timeout``, ``fire_time_tolerance``,
         ``clock_error``. Without credentials in the URL, ``AZURE_STORAGE_CONNECTION_STRING``, ``AZURE_STORAGE_KEY`` and
         ``AZURE_STORAGE_SAS_TOKEN`` count, or else the SDK's ``DefaultAzureCredential``.
-    :param options: ``clock_error``, the largest difference between the clocks of Azure's servers (default: 1 s);
-        ``timeout``, the time limit of a whole operation (default: 5 s); ``fire_time_tolerance``, how far a fire time
-        may be ahead of Azure's clock (default: 5 minutes).
+    :param clock_error: the largest difference between the clocks of Azure's servers (default: 1 s).
+    :param timeout: the time limit of a whole operation (default: 5 s).
+    :param fire_time_tolerance: how far a fire time may be ahead of Azure's clock (default: 5 minutes).
     :raises ConfigurationError: the URL or a variable cannot work.
     """
 
-    def __init__(self, url: str, **options: Unpack[CasOptions]) -> None:
-        place, programs = _parsed(url, options)
-        client = SdkClient(BlobSdk(place, programs.timeout), Blobs(place.prefix).exchange)
-        super().__init__(programs, client)
+    def __init__(
+        self,
+        url: str,
+        *,
+        clock_error: Duration | None = None,
+        timeout: Duration | None = None,
+        fire_time_tolerance: Duration | None = None,
+    ) -> None:
+        place, options = _parsed(url, clock_error, timeout, fire_time_tolerance)
+        client = SdkClient(BlobSdk(place, options["timeout"]), Blobs(place.prefix).exchange)
+        super().__init__(AzureBlobPrograms(**options), client)
 
 
 class AsyncAzureBlobLockProvider(AsyncObjectProvider):
     """:class:`AzureBlobLockProvider` for asyncio. Several event loops may use it."""
 
-    def __init__(self, url: str, **options: Unpack[CasOptions]) -> None:
-        place, programs = _parsed(url, options)
-        client = AsyncSdkClient(AsyncBlobSdk(place, programs.timeout), Blobs(place.prefix).exchange)
-        super().__init__(programs, client)
+    def __init__(
+        self,
+        url: str,
+        *,
+        clock_error: Duration | None = None,
+        timeout: Duration | None = None,
+        fire_time_tolerance: Duration | None = None,
+    ) -> None:
+        place, options = _parsed(url, clock_error, timeout, fire_time_tolerance)
+        client = AsyncSdkClient(AsyncBlobSdk(place, options["timeout"]), Blobs(place.prefix).exchange)
+        super().__init__(AzureBlobPrograms(**options), client)
 
 
-def _parsed(url: str, given: CasOptions) -> tuple[Place, AzureBlobPrograms]:
-    url, options = parse_options(url, **given)
+def _parsed(
+    url: str, clock_error: Duration | None, timeout: Duration | None, tolerance: Duration | None
+) -> tuple[Place, dict[str, Any]]:
+    url, options = parse_options(url, clock_error, timeout, tolerance)
     place = Place.from_url(url)
-    programs = AzureBlobPrograms(**options, passwords=place.passwords, names=(place.account, place.container))
-    return place, programs
+    return place, {**options, "passwords": place.passwords, "names": (place.account, place.container)}

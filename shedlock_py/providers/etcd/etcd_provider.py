@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from typing import Any, Unpack
+from typing import Any
 
 import httpx
 
 from shedlock_py.errors import ProviderError
+from shedlock_py.model.durations import Duration
 from shedlock_py.providers.cas import CasPrograms, CasReply, parse_options
-from shedlock_py.providers.cas.options import CasOptions
 from shedlock_py.providers.etcd.etcd_clients import AsyncEtcdClient, EtcdClient
 from shedlock_py.providers.etcd.urls import Place
 from shedlock_py.providers.etcd.wire import ALARMS, MEMBERS, STATUS, Command
@@ -94,27 +94,43 @@ class EtcdLockProvider(ProgramProvider):
     :param url: ``etcd://host:2379``, or several members with commas between them. ``user:password@`` may precede them.
         A path after them replaces ``/shedlock/``, the place of the locks. Options: ``tls=true``, ``ca``, ``cert`` and
         ``key`` (files), ``timeout``, ``fire_time_tolerance``, ``clock_error``.
-    :param options: ``clock_error``, the largest difference between the members' clocks (default: 1 s); ``timeout``, the
-        time limit of a whole operation (default: 5 s); ``fire_time_tolerance``, how far a fire time may be ahead of
-        etcd's clock (default: 5 minutes).
+    :param clock_error: the largest difference between the members' clocks (default: 1 s).
+    :param timeout: the time limit of a whole operation (default: 5 s).
+    :param fire_time_tolerance: how far a fire time may be ahead of etcd's clock (default: 5 minutes).
     :raises ConfigurationError: the URL cannot work.
     """
 
-    def __init__(self, url: str, **options: Unpack[CasOptions]) -> None:
-        place, programs = _parsed(url, options)
-        super().__init__(programs, EtcdClient(place))
+    def __init__(
+        self,
+        url: str,
+        *,
+        clock_error: Duration | None = None,
+        timeout: Duration | None = None,
+        fire_time_tolerance: Duration | None = None,
+    ) -> None:
+        place, options = _parsed(url, clock_error, timeout, fire_time_tolerance)
+        super().__init__(EtcdPrograms(**options), EtcdClient(place))
 
 
 class AsyncEtcdLockProvider(AsyncProgramProvider):
     """:class:`EtcdLockProvider` for asyncio. Several event loops may use it."""
 
-    def __init__(self, url: str, **options: Unpack[CasOptions]) -> None:
-        place, programs = _parsed(url, options)
-        super().__init__(programs, AsyncEtcdClient(place))
+    def __init__(
+        self,
+        url: str,
+        *,
+        clock_error: Duration | None = None,
+        timeout: Duration | None = None,
+        fire_time_tolerance: Duration | None = None,
+    ) -> None:
+        place, options = _parsed(url, clock_error, timeout, fire_time_tolerance)
+        super().__init__(EtcdPrograms(**options), AsyncEtcdClient(place))
 
 
-def _parsed(url: str, given: CasOptions) -> tuple[Place, EtcdPrograms]:
-    url, options = parse_options(url, **given)
+def _parsed(
+    url: str, clock_error: Duration | None, timeout: Duration | None, tolerance: Duration | None
+) -> tuple[Place, dict[str, Any]]:
+    url, options = parse_options(url, clock_error, timeout, tolerance)
     place = Place.from_url(url)
     cluster = place.cluster
-    return place, EtcdPrograms(**options, passwords=(cluster.password,), names=(cluster.user, *cluster.names))
+    return place, {**options, "passwords": (cluster.password,), "names": (cluster.user, *cluster.names)}

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Unpack
+from typing import Any
 
 import httpx
 
+from shedlock_py.model.durations import Duration
 from shedlock_py.providers.cas import CasPrograms, CasReply, parse_options
-from shedlock_py.providers.cas.options import CasOptions
 from shedlock_py.providers.kit import AsyncProgramProvider, Check, Failure, ProgramProvider
 from shedlock_py.providers.kubernetes.access import Place
 from shedlock_py.providers.kubernetes.kubernetes_clients import AsyncKubernetesClient, KubernetesClient
@@ -44,25 +44,43 @@ class KubernetesLockProvider(ProgramProvider):
 
     :param url: ``kubernetes://namespace``. Without a name, it is the namespace of the service account or of the
         context. Options: ``context``, ``kubeconfig`` (a file), ``timeout``, ``fire_time_tolerance``, ``clock_error``.
-    :param options: ``clock_error``, the largest difference between the API servers' clocks (default: 1 s); ``timeout``,
-        the time limit of a whole operation (default: 5 s); ``fire_time_tolerance``, how far a fire time may be ahead of
-        the server's clock (default: 5 minutes).
+    :param clock_error: the largest difference between the API servers' clocks (default: 1 s).
+    :param timeout: the time limit of a whole operation (default: 5 s).
+    :param fire_time_tolerance: how far a fire time may be ahead of the server's clock (default: 5 minutes).
     :raises ConfigurationError: the URL cannot work.
     """
 
-    def __init__(self, url: str, **options: Unpack[CasOptions]) -> None:
-        place, programs = _parsed(url, options)
+    def __init__(
+        self,
+        url: str,
+        *,
+        clock_error: Duration | None = None,
+        timeout: Duration | None = None,
+        fire_time_tolerance: Duration | None = None,
+    ) -> None:
+        place, options = _parsed(url, clock_error, timeout, fire_time_tolerance)
+        programs = KubernetesPrograms(**options)
         super().__init__(programs, KubernetesClient(place, programs.clock_error))
 
 
 class AsyncKubernetesLockProvider(AsyncProgramProvider):
     """:class:`KubernetesLockProvider` for asyncio. Several event loops may use it."""
 
-    def __init__(self, url: str, **options: Unpack[CasOptions]) -> None:
-        place, programs = _parsed(url, options)
+    def __init__(
+        self,
+        url: str,
+        *,
+        clock_error: Duration | None = None,
+        timeout: Duration | None = None,
+        fire_time_tolerance: Duration | None = None,
+    ) -> None:
+        place, options = _parsed(url, clock_error, timeout, fire_time_tolerance)
+        programs = KubernetesPrograms(**options)
         super().__init__(programs, AsyncKubernetesClient(place, programs.clock_error))
 
 
-def _parsed(url: str, given: CasOptions) -> tuple[Place, KubernetesPrograms]:
-    url, options = parse_options(url, **given)
-    return Place.from_url(url), KubernetesPrograms(**options)
+def _parsed(
+    url: str, clock_error: Duration | None, timeout: Duration | None, tolerance: Duration | None
+) -> tuple[Place, dict[str, Any]]:
+    url, options = parse_options(url, clock_error, timeout, tolerance)
+    return Place.from_url(url), options

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import re
-from typing import Any, Unpack
+from typing import Any, NamedTuple
 
 from shedlock_py.errors import ConfigurationError
+from shedlock_py.model.durations import Duration
 from shedlock_py.providers import aws
 from shedlock_py.providers.cas import parse_options
 from shedlock_py.providers.cas.objects import AsyncObjectProvider, ObjectPrograms, ObjectProvider, checked_prefix
-from shedlock_py.providers.cas.options import CasOptions
 from shedlock_py.providers.kit import Failure
 from shedlock_py.providers.s3.wire import NO_BUCKET_HINT, Objects
 
@@ -50,38 +50,59 @@ class S3LockProvider(ObjectProvider):
 
     :param url: ``s3://bucket`` or ``s3://bucket/prefix``. Options: ``endpoint``, ``region`` and ``profile``, which
         replace boto3's configuration; ``timeout``, ``fire_time_tolerance``, ``clock_error``.
-    :param options: ``clock_error``, the largest difference between the clocks of the service's front ends (default: 1
-        s); ``timeout``, the time limit of a whole operation (default: 5 s); ``fire_time_tolerance``, how far a fire
-        time may be ahead of S3's clock (default: 5 minutes).
+    :param clock_error: the largest difference between the clocks of the service's front ends (default: 1 s).
+    :param timeout: the time limit of a whole operation (default: 5 s).
+    :param fire_time_tolerance: how far a fire time may be ahead of S3's clock (default: 5 minutes).
     :raises ConfigurationError: the URL cannot work.
     """
 
-    def __init__(self, url: str, **options: Unpack[CasOptions]) -> None:
-        place, objects, programs = _parsed(url, options)
-        super().__init__(programs, aws.AwsClient(place, programs.timeout, objects.exchange))
+    def __init__(
+        self,
+        url: str,
+        *,
+        clock_error: Duration | None = None,
+        timeout: Duration | None = None,
+        fire_time_tolerance: Duration | None = None,
+    ) -> None:
+        place, objects, options = _parsed(url, clock_error, timeout, fire_time_tolerance)
+        super().__init__(S3Programs(**options), aws.AwsClient(place, options["timeout"], objects.exchange))
 
 
 class AsyncS3LockProvider(AsyncObjectProvider):
     """:class:`S3LockProvider` for asyncio. Several event loops may use it."""
 
-    def __init__(self, url: str, **options: Unpack[CasOptions]) -> None:
+    def __init__(
+        self,
+        url: str,
+        *,
+        clock_error: Duration | None = None,
+        timeout: Duration | None = None,
+        fire_time_tolerance: Duration | None = None,
+    ) -> None:
         from shedlock_py.providers.aws.async_clients import AsyncAwsClient  # imported late: takes a third of a second
 
-        place, objects, programs = _parsed(url, options)
-        super().__init__(programs, AsyncAwsClient(place, programs.timeout, objects.exchange))
+        place, objects, options = _parsed(url, clock_error, timeout, fire_time_tolerance)
+        super().__init__(S3Programs(**options), AsyncAwsClient(place, options["timeout"], objects.exchange))
 
 
-def _parsed(url: str, given: CasOptions) -> tuple[aws.Place, Objects, S3Programs]:
-    url, options = parse_options(url, **given)
-    bucket, path, of_place = aws.split_url(url, "s3", _FORM)
+class _Parsed(NamedTuple):
+    place: aws.Place
+    objects: Objects
+    options: dict[str, Any]
+    """The options of the programs."""
+
+
+def _parsed(url: str, clock_error: Duration | None, timeout: Duration | None, tolerance: Duration | None) -> _Parsed:
+    url, options = parse_options(url, clock_error, timeout, tolerance)
+    bucket, path, given = aws.split_url(url, "s3", _FORM)
     if not _BUCKET.fullmatch(bucket) or "@" in path:  # not quoted: by mistake, it may contain a password
         raise ConfigurationError(f"store URL: not of the form {_FORM}")
     prefix = checked_prefix(path)
     # Services other than Amazon's do not know the checksums that botocore adds by default.
     required = dict.fromkeys(("request_checksum_calculation", "response_checksum_validation"), "when_required")
     handlers = {"request-created.s3.PutObject": _send_at_once}
-    place = aws.Place("s3", f"s3://{bucket}/{prefix}", **of_place, config=required, handlers=handlers)
-    return place, Objects(bucket, prefix), S3Programs(**options)
+    place = aws.Place("s3", f"s3://{bucket}/{prefix}", **given, config=required, handlers=handlers)
+    return _Parsed(place, Objects(bucket, prefix), options)
 
 
 def _send_at_once(request: Any, **_: object) -> None:

@@ -200,6 +200,8 @@ class UserConnections(SqlConnections):
         super().__init__(engine)
         self._outdated_at = 0.0
         """Connections that were opened before this moment are not used again."""
+        self.waiting: set[object] = set()
+        """An object for each command that waits for a connection."""
         _listen_for_openings(engine)
 
     def execute_one(self, command: SqlCommand) -> SqlReply:
@@ -225,6 +227,7 @@ class UserConnections(SqlConnections):
         if self._path is not None:
             counts = [getattr(inherited, count, int)() for count in ("checkedin", "checkedout")]
             require_usable(self._path, is_inherited=any(counts))
+        self.waiting.add(waits := object())
         try:
             connection = self.engine.raw_connection()
             for _ in range(_MOST_REPLACED):
@@ -237,6 +240,8 @@ class UserConnections(SqlConnections):
             if is_from_signal(error):
                 raise
             raise NotSent from translated_at_connect(error, self.engine.dialect)
+        finally:
+            self.waiting.discard(waits)
 
     def _perform(self, connection: PoolProxiedConnection, command: SqlCommand, until: float | None) -> SqlReply:
         if not self._is_postgres:

@@ -37,14 +37,27 @@ class _Client:
     prepares_nothing = False
     """True if ``prepare=yes`` in the URL would change something."""
 
+    def is_waiting_for_pool(self) -> bool:
+        """Return whether a command waits for the pool of a user-supplied engine."""
+        return False
+
     def dialect(self) -> Dialect:
         """Return the dialect of an engine that has connected."""
         dialect: Dialect = self.engine.dialect
         return dialect
 
 
-class UserEngineClient(_Client):
-    """A client for threads, with a user-supplied engine, which has its own time limits."""
+class _UserEngineClient(_Client):
+    """A client for a user-supplied engine, which has its own time limits."""
+
+    _connections: UserConnections
+
+    def is_waiting_for_pool(self) -> bool:
+        return bool(self._connections.waiting)
+
+
+class UserEngineClient(_UserEngineClient):
+    """A client for threads, with a user-supplied engine."""
 
     def __init__(self, engine: Engine) -> None:
         check_user_engine(engine)
@@ -55,7 +68,7 @@ class UserEngineClient(_Client):
         return self._connections.execute_one(command)
 
 
-class AsyncUserEngineClient(_Client):
+class AsyncUserEngineClient(_UserEngineClient):
     """A client for asyncio, with a user-supplied engine."""
 
     def __init__(self, engine: AsyncEngine) -> None:

@@ -37,6 +37,12 @@ if TYPE_CHECKING:
     from sqlalchemy.ext.asyncio import AsyncEngine  # imported late elsewhere: loads the ORM
 
 
+_POOL = (
+    "a connection of your engine: the pool is used up, or the database does not reply; keep pool_timeout below a sixth "
+    "of lock_at_most_for"
+)
+
+
 class _SqlProvider:
     programs: SqlPrograms
     _client: Any
@@ -53,6 +59,11 @@ class _SqlProvider:
     def has_fire_times(self) -> bool:
         """True if the table has a column for fire times. False with ``extra_columns=False``."""
         return self.programs.extra_columns
+
+    @property
+    def waits_for(self) -> str | None:
+        """A text while requests wait for a connection of a user's engine. SQLAlchemy waits 30 s for its pool."""
+        return _POOL if self._client.is_waiting_for_pool() else None
 
     def _missing_file(self) -> str | None:
         """Return the path of the SQLite file if it does not exist."""
