@@ -52,11 +52,11 @@ class Supervisor:
         if self._is_idle and number == signal.SIGTSTP:
             stop(os.getpid(), number)
             return
-        if self._is_idle and number in ENDING:
-            if self._is_interrupted:
-                os._exit(SIGNALLED + number)  # the second signal: do not wait for a silent store
-            self._is_interrupted = True
-        self.messages.put(number)
+        is_end = self._is_idle and number in ENDING
+        if is_end and self._is_interrupted:
+            os._exit(SIGNALLED + number)  # the second signal: do not wait for a silent store
+        self.messages.put(number)  # first, because the flag makes the main thread look for it
+        self._is_interrupted = self._is_interrupted or is_end
 
     def on_stopped(self, child: Child, number: int) -> None:
         """Handle a stop of the command: lend it the terminal, or stop this process, too, as a shell's job.

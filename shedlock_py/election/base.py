@@ -19,7 +19,7 @@ from shedlock_py.guard.skips import Gate, Skipped, gates_of, not_leader
 from shedlock_py.model.durations import Duration, parse_duration
 from shedlock_py.model.lease import Lease
 from shedlock_py.model.text import quoted
-from shedlock_py.model.waiting import random
+from shedlock_py.model.waiting import random_share
 from shedlock_py.runtime.process import OwningProcess, monotonic
 from shedlock_py.settings.emit import emit
 
@@ -165,7 +165,7 @@ class Elector:
         self._is_woken = False
         self._calls: set[CallbackCall] = set()  # without the calls of an earlier start, perhaps of the parent process
         self._election = Election(
-            self._settings, monotonic, random, self._notify, self._call_renewed, is_busy=lambda: bool(self._calls)
+            self._settings, monotonic, random_share, self._notify, self._call_renewed, is_busy=lambda: bool(self._calls)
         )
         self._owner = OwningProcess()  # last: is_leader() of a forked child must not see the parent's election
         return self._election

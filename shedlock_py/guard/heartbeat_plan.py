@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from datetime import timedelta
 
-from shedlock_py.model.waiting import random
+from shedlock_py.model.waiting import random_share
 
 
 class HeartbeatPlan:
@@ -19,7 +19,7 @@ class HeartbeatPlan:
     HEARTBEATS = 3
     REPLY = 6
 
-    def __init__(self, lock_at_most_for: timedelta, now: float, random: Callable[[], float] = random) -> None:
+    def __init__(self, lock_at_most_for: timedelta, now: float, random: Callable[[], float] = random_share) -> None:
         """:param random: returns a number from 0 to 1, so that replicas do not retry at the same moment."""
         self._random = random
         self.extended(lock_at_most_for, now)

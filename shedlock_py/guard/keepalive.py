@@ -17,7 +17,7 @@ from shedlock_py.guard.context import ActiveLease
 from shedlock_py.guard.heartbeat_plan import HeartbeatPlan
 from shedlock_py.model.lease import Lease
 from shedlock_py.model.request import SLACK, TRUST_MARGIN
-from shedlock_py.model.waiting import random
+from shedlock_py.model.waiting import random_share
 from shedlock_py.provider import LockProvider, waits_for
 from shedlock_py.runtime.process import is_from_signal, monotonic
 from shedlock_py.runtime.program import Program, drive
@@ -41,7 +41,7 @@ class BaseKeepAlive:
         keep_alive: bool | timedelta,
         on_lost: OnLost,
         *,
-        random: Callable[[], float] = random,
+        random: Callable[[], float] = random_share,
     ) -> None:
         """:param keep_alive: False only watches for the end of the lease. True sends heartbeats until the task ends, a
             duration so long from now on.

@@ -13,7 +13,7 @@ from datetime import datetime
 from typing import Literal
 
 from shedlock_py.model.record import LockRecord
-from shedlock_py.model.waiting import random
+from shedlock_py.model.waiting import random_share
 
 DEFAULT_MOST_RECOVERIES = 3
 _MARGIN = 0.01
@@ -69,7 +69,7 @@ class Watch:
         self,
         fire_time: datetime | None,
         max_recoveries: int = DEFAULT_MOST_RECOVERIES,
-        random: Callable[[], float] = random,
+        random: Callable[[], float] = random_share,
     ) -> None:
         self.fire_time = fire_time
         self._max_recoveries = max_recoveries

@@ -11,7 +11,7 @@ from shedlock_py.model.record import LockRecord
 FIRST_PAUSE = 0.05
 LONGEST_PAUSE = 1.0
 MILLISECOND = 0.001
-random = SystemRandom().random
+random_share = SystemRandom().random
 """A random number from 0 to 1. The module ``random`` gives the same numbers to all children that C code forks."""
 
 
@@ -26,7 +26,7 @@ class Waiting:
         wait: timedelta | None,
         now: float,
         fire_time: datetime | None = None,
-        random: Callable[[], float] = random,
+        random: Callable[[], float] = random_share,
     ) -> None:
         """:param now: when the first attempt began, by the clock of :meth:`pause`.
         :param fire_time: the run's fire time. Once it was granted, the wait is over.

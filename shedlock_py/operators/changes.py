@@ -75,7 +75,7 @@ def carry_out(provider: Any, action: OperatorAction, name: str, values: Mapping[
 
 
 def refuse(provider: LockProvider, action: OperatorAction, name: str, elections: Collection[str]) -> None:
-    """Refuse to demote a job, and to free a leader by force, because another node would lead beside it.
+    """Refuse to demote a job, to free a leader by force, and to end a pause by force.
 
     A demotion's record may be freed: the confirmation shows the danger.
 
@@ -87,8 +87,10 @@ def refuse(provider: LockProvider, action: OperatorAction, name: str, elections:
             f"{display.printable(name)} is not known to be an election, and a job cannot be demoted. If it is "
             f"an election, name it: shedlock page --election NAME, or page_app(…, elections=[…])."
         )
-    record = provider.record(name) if action == "force_release" and name in elections else None
-    if record is not None and leader_of(record) is not None:
+    record = provider.record(name) if action == "force_release" else None
+    if record is not None and record.is_paused:
+        raise NotDone(f"{display.printable(name)} is {display.pause_in_words(record)}. Use Resume instead.")
+    if record is not None and name in elections and leader_of(record) is not None:
         raise NotDone(
             f"{display.printable(name)} has a leader, and another node would lead beside it. Demote it "
             f"instead: shedlock demote, or on the page"
@@ -167,8 +169,6 @@ def _resume(provider: Any, name: str, values: Mapping[str, str], by: str) -> str
 def _release_confirmation(record: LockRecord, name: str, values: Mapping[str, str]) -> Confirmation:
     if not record.is_held:
         raise NotDone(f"{name} is not held.")
-    if record.is_paused:
-        raise NotDone(f"{name} is {display.pause_in_words(record)}. Use Resume instead.")
     if (demotion := Demotion.from_record(record)) is not None:
         consequence = (
             f"{display.printable(demotion.leader)} was demoted, and may trust its lease for another "

@@ -9,7 +9,7 @@ from typing import Any
 from shedlock_py.errors import ConfigurationError, ProviderError, ShedLockError
 from shedlock_py.guard.spec import LockSpec, declared_specs
 from shedlock_py.model.overdue import DOCTOR
-from shedlock_py.operators.checks import REACH, collecting, failed, settings_checks
+from shedlock_py.operators.checks import REACH, collecting, failed, private_store
 from shedlock_py.provider import Check, can, check_store, require_file
 from shedlock_py.settings.defaults import check_kept_alive, keep_alive_in_use, lock_request
 from shedlock_py.settings.lookup import configured_providers, resolve_async_provider, resolve_provider, why_no_provider
@@ -31,7 +31,9 @@ def check(*, strict: bool = False) -> list[Check]:
     :param strict: raise the problems, warnings too.
     :raises ConfigurationError: ``check()`` found a problem, with ``strict=True``.
     """
-    found, stores = _begin()
+    specs = declared_specs()
+    found, stores = [*problems_of(specs)], _stores(specs)
+    found += _nothing_checked(found, stores)
     has_sync = any(not is_async_provider(provider) for provider in configured_providers())
     for provider in stores:
         if not is_async_provider(provider):
@@ -46,41 +48,42 @@ def check(*, strict: bool = False) -> list[Check]:
 
 async def check_async(*, strict: bool = False) -> list[Check]:
     """Like :func:`check`, for asyncio. It checks async providers, too, and sync providers in a worker thread."""
-    from asyncio import get_running_loop, to_thread  # late: few programs that call check() load asyncio
+    from asyncio import to_thread  # late: few programs that call check() load asyncio
 
-    from shedlock_py.runtime.blocking import OnLoop
-
-    found, stores = _begin()
+    specs = declared_specs()
+    found, stores = [*problems_of(specs)], _stores(specs)
+    found += _nothing_checked(found, stores)
     for provider in stores:
-        store = OnLoop(provider, get_running_loop()) if is_async_provider(provider) else provider
-        found += await to_thread(_problems_of_store, store)
+        if is_async_provider(provider):
+            found += await _problems_of_async_store(provider)
+        else:
+            found += await to_thread(_problems_of_store, provider)
     return _result(found, strict)
 
 
 def _result(found: list[Check], strict: bool) -> list[Check]:
-    # Two providers of one store have the same problems. So has a function that a factory decorates in each call.
-    found = [*dict.fromkeys(found)]
+    found = [*dict.fromkeys(found)]  # a sync and an async provider of one store have the same problems
     if strict and found:
         raise ConfigurationError("\n".join(map(str, found)))
     return found
 
 
-def _begin() -> tuple[list[Check], list[Any]]:
-    """Return the problems that are known without the store, and the stores to check."""
-    specs = declared_specs()
-    found, stores = [*problems_of(specs)], _stores(specs)
-    if not (found or stores) and is_active():
-        found.append(Check(PROVIDER, "failed", "nothing was checked: there is no provider", why_no_provider()))
-    return found, stores
+def _nothing_checked(found: list[Check], stores: list[Any]) -> list[Check]:
+    """Return a problem if nothing was found because the process lacks a store."""
+    if found or stores or not is_active():
+        return []
+    return [Check(PROVIDER, "failed", "nothing was checked: there is no provider", why_no_provider())]
 
 
 def problems_of(specs: Iterable[LockSpec]) -> Iterator[Check]:
     """Yield the problems of decorated functions that are known without the store."""
     functions: dict[str, dict[str, None]] = defaultdict(dict)
+    problems: dict[Check, None] = {}  # a factory decorates a function in each call: report it once
     for spec in specs:
-        yield from problems_of_function(spec)
+        problems |= dict.fromkeys(problems_of_function(spec))
         if spec.name is not None:
             functions[spec.name] |= spec.functions
+    yield from problems
     for name, sharing in functions.items():
         if len(sharing) > 1:
             message = f"lock {name!r} guards {' and '.join(sorted(sharing))}: while one runs, the other is skipped"
@@ -140,11 +143,35 @@ def _problems_of_store(provider: Any) -> list[Check]:
         with collecting(warnings):
             if can(provider, "record"):
                 provider.record(DOCTOR)
-        found = settings_checks(provider)
-    except ProviderError as error:
-        return [failed(REACH, error)]
+        found = provider.checks() if can(provider, "checks") else []
     except Exception as error:
-        message = f"reading the lock record raised {error!r}"
-        return [Check(REACH, "failed", message, "see the code of the provider")]
+        return [_unreached(error)]
+    return _problems(provider, warnings, found)
+
+
+async def _problems_of_async_store(provider: Any) -> list[Check]:
+    warnings: list[str] = []
+    try:
+        require_file(provider)
+        with collecting(warnings):
+            if can(provider, "record"):
+                await provider.record(DOCTOR)
+        found = await provider.checks() if can(provider, "checks") else []
+    except Exception as error:
+        return [_unreached(error)]
+    return _problems(provider, warnings, found)
+
+
+def _unreached(error: Exception) -> Check:
+    if isinstance(error, ProviderError):
+        return failed(REACH, error)
+    return Check(REACH, "failed", f"reading the lock record raised {error!r}", "see the code of the provider")
+
+
+def _problems(provider: Any, warnings: list[str], found: list[Check]) -> list[Check]:
     schema = [Check("schema", "warning", warning) for warning in warnings]
-    return [*schema, *(each for each in found if each.status != "ok")]
+    return [
+        *private_store(provider),
+        *schema,
+        *(each for each in found if each.status != "ok"),
+    ]

@@ -92,17 +92,17 @@ class Settings:
 _DEFAULTS = Settings()
 
 
-class _Process:
+class _Current:
     """The settings of this process. Each change replaces them as a whole, so a reader reads them once."""
 
     settings = _DEFAULTS
 
 
-process = _Process()
+current = _Current()
 
 
 def _set(settings: Settings) -> _Restore:
-    previous, process.settings = process.settings, settings
+    previous, current.settings = current.settings, settings
     return _Restore(previous)
 
 
@@ -193,7 +193,7 @@ def _configure(given: Mapping[str, Any], create_schema: object = False) -> _Rest
         changes.setdefault("async_provider", None)
     if not isinstance(create_schema, bool):
         raise ConfigurationError(f"create_schema must be True or False, not {quoted(create_schema)}")
-    return _apply(replace(process.settings, **changes), create_schema=create_schema)
+    return _apply(replace(current.settings, **changes), create_schema=create_schema)
 
 
 def _parse(name: str, value: Any) -> Any:
@@ -255,7 +255,7 @@ def lock_request(
 
     :raises ConfigurationError: no ``lock_at_most_for``, or a value that cannot work.
     """
-    settings = process.settings
+    settings = current.settings
     at_most = settings.default_lock_at_most_for if lock_at_most_for is None else lock_at_most_for
     if at_most is None and not is_active():
         at_most = "10m"  # nothing is locked, so it does not matter
@@ -284,7 +284,7 @@ def keep_alive_in_use(keep_alive: bool | timedelta | None) -> bool | timedelta:
 
     A duration is how long after the start of a run its heartbeats end.
     """
-    chosen = process.settings.keep_alive if keep_alive is None else keep_alive
+    chosen = current.settings.keep_alive if keep_alive is None else keep_alive
     return chosen if chosen and is_active() else False
 
 
@@ -301,4 +301,4 @@ def check_kept_alive(what: str, keep_alive: bool | timedelta | None) -> None:
 
 def is_configured() -> bool:
     """Return whether :func:`configure` was called, so that the defaults are known."""
-    return process.settings is not _DEFAULTS
+    return current.settings is not _DEFAULTS

@@ -6,7 +6,7 @@ import logging
 
 from shedlock_py.events import DEBUG_EVENTS, Event, log_listener, log_raised, logger
 from shedlock_py.runtime.process import is_from_signal
-from shedlock_py.settings.defaults import process
+from shedlock_py.settings.defaults import current
 
 
 def emit(event: Event, *, is_raised: bool = False) -> None:
@@ -19,7 +19,7 @@ def emit(event: Event, *, is_raised: bool = False) -> None:
     """
     interruption: BaseException | None = None
     is_logged = not isinstance(event, DEBUG_EVENTS) or logger.isEnabledFor(logging.DEBUG)
-    for listener in process.settings.listeners:
+    for listener in current.settings.listeners:
         if listener is log_listener and not is_logged:
             continue
         try:

@@ -7,7 +7,7 @@ from typing import Any, cast
 
 from shedlock_py.errors import ConfigurationError, ProviderNotConfigured
 from shedlock_py.provider import AsyncLockProvider, LockProvider
-from shedlock_py.settings.defaults import is_configured, process
+from shedlock_py.settings.defaults import current, is_configured
 from shedlock_py.settings.off_switch import ASYNC_UNLOCKED, UNLOCKED, is_active
 from shedlock_py.settings.options import is_async_provider
 from shedlock_py.settings.urls import async_provider_from_url, opened_providers, provider_from_text
@@ -20,7 +20,7 @@ def configured_providers(given: object = None) -> tuple[object, ...]:
     """
     if given is not None:
         return (opened_providers(given) or (given,)) if isinstance(given, str) else (given,)
-    settings = process.settings
+    settings = current.settings
     return tuple(provider for provider in (settings.provider, settings.async_provider) if provider is not None)
 
 
@@ -44,7 +44,7 @@ def resolve_provider(given: Any, lock_name: str) -> LockProvider:
     """
     if not is_active():
         return cast(LockProvider, UNLOCKED)
-    settings = process.settings  # once: another thread may call configure() meanwhile
+    settings = current.settings  # once: another thread may call configure() meanwhile
     if given is None and settings.provider is not None:
         return cast(LockProvider, settings.provider)
     if given is None and settings.async_provider is None:
@@ -70,7 +70,7 @@ def resolve_async_provider(given: object, lock_name: str) -> AsyncLockProvider:
     if not is_active():
         return cast(AsyncLockProvider, ASYNC_UNLOCKED)
     if given is None:
-        settings = process.settings
+        settings = current.settings
         given = settings.provider if settings.async_provider is None else settings.async_provider
     if given is None:
         raise _no_provider(lock_name)

@@ -14,7 +14,7 @@ from typing import Any
 from shedlock_py import LockRequest, async_provider_from_url, hold, provider_from_url
 from shedlock_py.guard.heartbeat_plan import HeartbeatPlan
 from shedlock_py.model.lease import Claim
-from shedlock_py.model.waiting import random as election_random
+from shedlock_py.model.waiting import random_share as election_random
 from shedlock_py.testing.forks import in_child
 from tests.support.forks import c_fork, prepare_for_c_forks
 

@@ -32,7 +32,7 @@ from shedlock_py.integrations.apscheduler.lock_names import JobKey
 from shedlock_py.integrations.apscheduler.worker import JobProxy, LateKind
 from shedlock_py.model.record import LockRecord
 from shedlock_py.model.recovery import Acquire, Over, Recover, Wait, Watch
-from shedlock_py.model.waiting import random
+from shedlock_py.model.waiting import random_share
 from shedlock_py.runtime.process import monotonic
 from shedlock_py.runtime.threads import WorkerPool, timer, worker_pool
 from shedlock_py.settings.emit import emit
@@ -321,7 +321,7 @@ class _Entry:
             timer().schedule(self.due, monotonic() + seconds)
 
     def next_pause(self) -> float:
-        pause = self._longest_pause * (1 + random()) / 2
+        pause = self._longest_pause * (1 + random_share()) / 2
         self._longest_pause = min(self._longest_pause * 2, LONGEST_PAUSE)
         return pause
 

@@ -18,7 +18,7 @@ from shedlock_py.errors import ConfigurationError
 from shedlock_py.model.text import parsed
 from shedlock_py.providers.cas import CasReply, OtherReplyError, ServerTime
 from shedlock_py.providers.cas.over_http import client_of_threads
-from shedlock_py.providers.kit import ErrorReply, NotSent, TimedOut, call_within, close_with_loop, within
+from shedlock_py.providers.kit import ErrorReply, Failure, NotSent, TimedOut, call_within, close_with_loop, within
 from shedlock_py.providers.kit.proxies import proxy_of
 from shedlock_py.providers.kubernetes.access import Access, Place
 from shedlock_py.providers.kubernetes.wire import FORBIDDEN, UNAUTHORIZED, Call, Command, call_of, value_of
@@ -82,7 +82,8 @@ def exchange(command: Command, clock_error: timedelta) -> Program[SignIn | Send,
     try:
         value = value_of(command, response.status_code, _content(response), clock_error)
     except ErrorReply as error:
-        error.hint = _NO_CREDENTIALS if is_anonymous else error.hint
+        if is_anonymous and error.failure is Failure.REFUSED:
+            error.hint = _NO_CREDENTIALS
         raise
     return CasReply(value, ServerTime.from_header(response.headers.get("Date"), sent_at, received_at))
 

@@ -27,7 +27,7 @@ from shedlock_py.model.durations import Duration, in_milliseconds, parse_duratio
 from shedlock_py.model.lease import Claim, Lease
 from shedlock_py.model.record import ONCE, LockRecord
 from shedlock_py.model.request import LockRequest
-from shedlock_py.model.waiting import random
+from shedlock_py.model.waiting import random_share
 from shedlock_py.providers.kit import (
     Check,
     Failure,
@@ -366,4 +366,4 @@ class QuorumPrograms(StorePrograms):
 def _pause(number: int, at_most: float = 0.2) -> Pause:
     """Return a random pause, so that claims that collided do not collide again."""
     longest = min(0.005 * 2 ** min(number, 10), at_most)
-    return Pause(0.002 + random() * (longest - 0.002))
+    return Pause(0.002 + random_share() * (longest - 0.002))
