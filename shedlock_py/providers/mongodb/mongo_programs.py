@@ -169,7 +169,10 @@ class MongoPrograms(StorePrograms):
         return deleted
 
     def create_schema(self) -> Program[Command, Any, None]:
-        """Create the index that removes old records, or change its expiry. Several processes may do it at once."""
+        """Create the index that removes old records, or change its expiry.
+
+        Several processes may do it at once. If their ``expire_after`` differ, some may get the server's error.
+        """
         seconds = self._expire_after_seconds
         indexes = yield Command("list_indexes", {})
         index = next((index for index in indexes if dict(index["key"]) == {"lockUntil": 1}), None)

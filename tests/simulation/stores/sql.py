@@ -46,9 +46,7 @@ class SqlModelStore(ExactTime):
         drive(schema, lambda command: self.execute(command, 0))
 
     def execute(self, command: SqlCommand, now_us: int) -> SqlReply:
-        if command.check is not None:
-            # It may raise. If it does not pass, the claim must refuse by itself: another claim may come in between.
-            command.check.passes(self.execute(command.check.command, now_us).rows[0])
+        passes = command.check is None or command.check.passes(self.execute(command.check.command, now_us).rows[0])
         statement, values, self._clock.now_us = command.statement, command.values, now_us
         sql = self._sql.get(statement.sql)
         if sql is None:
@@ -60,6 +58,8 @@ class SqlModelStore(ExactTime):
             rows = cursor.fetchall()
         except sqlite3.Error as error:
             raise translated(error, self._dialect, sql) from error
+        # The claim must refuse by itself what the read refuses: another claim may come in between.
+        assert passes or not rows, "the read before a claim refused what the claim granted"
         return SqlReply(rows) if statement.reply == "rows" else SqlReply(changed=cursor.rowcount)
 
     def snapshot(self) -> Hashable:

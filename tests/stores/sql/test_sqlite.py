@@ -3,10 +3,12 @@
 import sqlite3
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import closing
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 from sqlalchemy import MetaData, Pool, SingletonThreadPool, StaticPool, create_engine
@@ -15,7 +17,7 @@ from sqlalchemy.ext.asyncio import create_async_engine
 from shedlock_py import ConfigurationError, Lease, LockProvider, LockRequest, ProviderUnreachable
 from shedlock_py.providers.kit import locking
 from shedlock_py.providers.sqlalchemy import AsyncSqlAlchemyLockProvider, SqlAlchemyLockProvider, lock_table
-from shedlock_py.providers.sqlalchemy.statements import SqlCommand
+from shedlock_py.providers.sqlalchemy.statements import FirstRead, SqlCommand
 from shedlock_py.runtime.program import drive
 from tests.stores.sql.stores import SQLITE_DRIVERS, Store, carry_out
 from tests.support.locks import acquired, record_of
@@ -133,14 +135,19 @@ def test_i7_a_claim_that_waited_while_another_was_granted_and_deleted(
     """The time in the command is older than the other token, and that token's record is gone."""
     tokens: list[int] = []
 
+    def delay(read: FirstRead, row: Sequence[Any]) -> bool:
+        may_claim = read.passes(row)
+        other = acquired(provider, name)
+        tokens.append(other.fencing_token or 0)
+        assert provider.release(other)
+        assert provider.prune(0) == 1
+        passed = time.time_ns() + 2_000_000  # SQLite's clock has milliseconds
+        wait_until(lambda: time.time_ns() > passed)
+        return may_claim
+
     def execute(command: SqlCommand) -> object:
-        if command.can_grant:
-            other = acquired(provider, name)
-            tokens.append(other.fencing_token or 0)
-            assert provider.release(other)
-            assert provider.prune(0) == 1
-            passed = time.time_ns() + 2_000_000  # SQLite's clock has milliseconds
-            wait_until(lambda: time.time_ns() > passed)
+        if command.check is not None:
+            command = command._replace(check=command.check._replace(passes=partial(delay, command.check)))
         return carry_out(slow, command)
 
     with closing(SqlAlchemyLockProvider(f"sqlite:///{file}")) as slow:
