@@ -29,7 +29,7 @@ def send_newsletter() -> None:
 outcomes: Queue[str] = Queue()
 
 
-def start_replica(name: str, provider: LockProvider) -> BackgroundScheduler:
+def start_replica(name: str, provider: LockProvider, run_date: datetime) -> BackgroundScheduler:
     scheduler = BackgroundScheduler(
         executors={
             "default": ShedLockExecutor(
@@ -48,9 +48,8 @@ def start_replica(name: str, provider: LockProvider) -> BackgroundScheduler:
             outcomes.put(f"{name}: ran {event.job_id}")
 
     scheduler.add_listener(report, EVENT_JOB_EXECUTED | EVENT_JOB_SKIPPED)
-    now = datetime.now(UTC)
-    scheduler.add_job(clean_up, "date", run_date=now, id="clean-up", misfire_grace_time=None)
-    scheduler.add_job(send_newsletter, "date", run_date=now, id="newsletter", misfire_grace_time=None)
+    scheduler.add_job(clean_up, "date", run_date=run_date, id="clean-up", misfire_grace_time=None)
+    scheduler.add_job(send_newsletter, "date", run_date=run_date, id="newsletter", misfire_grace_time=None)
     scheduler.start()
     return scheduler
 
@@ -59,7 +58,8 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as directory:
         provider = provider_from_url(f"sqlite:///{Path(directory) / 'locks.db'}")
         provider.create_schema()
-        replicas = [start_replica(name, provider) for name in ("replica 1", "replica 2")]
+        now = datetime.now(UTC)  # replicas have one schedule, so a job has the same fire time on each
+        replicas = [start_replica(name, provider, now) for name in ("replica 1", "replica 2")]
         for _ in range(4):  # two jobs on two replicas
             print(outcomes.get(timeout=10))
         for scheduler in replicas:
