@@ -66,8 +66,8 @@ class ProviderUnreachable(ProviderError):
     """
 
     locked_by: str | None = None
-    """Holder and claim id of a failed acquire, as in its lock record. Empty if the store has certainly not granted the
-    lock. None if the provider does not say."""
+    """The claim of a failed acquire that the store may have granted: its holder and claim id, as in the lock record. ''
+    if the store has certainly not granted it; None if that is unknown."""
 
 
 class LeaseError(ShedLockError):

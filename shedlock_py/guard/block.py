@@ -65,7 +65,7 @@ from shedlock_py.settings.options import LockOptions, check_keep_alive_limit
 __tracebackhide__ = hidden_frames
 LONGEST_CONTEST = timedelta(seconds=2)
 """How long a guard tries again after a fire time was refused although nobody runs it."""
-_REPLY_LOST = "an earlier attempt of this replica was granted, but its reply was lost"
+_REPLY_LOST = "an earlier attempt of this replica may have been granted: its reply was lost"
 
 if TYPE_CHECKING:
     from shedlock_py.guard.async_keepalive import TaskKeepAlive
@@ -103,8 +103,6 @@ class BaseBlock:
     """The run was cut short, and another replica shall recover it."""
     _has_warned = False
     """The first failure of the store was logged."""
-    _unreachable: ProviderUnreachable | None = None
-    """The last failure of an attempt that was followed by another one."""
     _keep_alive: bool | timedelta = False
     """The option, or the default when the block was entered."""
     _kept_alive: BaseKeepAlive | None = None
@@ -233,8 +231,11 @@ class BaseBlock:
                         return lease
                     self._replied_at = monotonic()
                     record = yield from (self._read() if recovers else self._read_once(request, waiting))
+                    has_lost_claim = self._lost_replies.check(request, record)
                     if recovers and record is not None and record.last_fire_time == request.fire_time:
-                        self._lost_replies.has_claim = False  # such a claim expires, and is recovered
+                        if has_lost_claim and record.is_held:  # it is undone soon; or it expires, and is recovered
+                            yield from self._slept(min(LONGEST_SLEEP, record.remaining.total_seconds() + MILLISECOND))
+                            continue
                         lease = yield from self._watched(request, record)
                         if lease is not None:
                             return lease
@@ -249,17 +250,19 @@ class BaseBlock:
                         return None
                 yield from self._slept(pause)
         except SkippedNow:
-            self._abandoned(request)
+            self._emit_abandoned(request)
             return None
         except Exception:
             raise
         except BaseException:  # a cancellation or a signal
-            self._abandoned(request)
+            self._emit_abandoned(request)
             raise
+        finally:
+            self._lost_replies.clear()
 
-    def _abandoned(self, request: LockRequest) -> None:
-        """Tell of a run that is not attempted again. A claim with a lost reply may keep it from other replicas."""
-        if request.fire_time is not None and self._lost_replies.has_claim:
+    def _emit_abandoned(self, request: LockRequest) -> None:
+        """Emit ``RunMissed`` if a lost claim may keep this run from other replicas, and none will recover it."""
+        if request.fire_time is not None and self._lost_replies.error is not None and not self.options.recover:
             self._missed(request, "cancelled", _REPLY_LOST)
 
     def _read_once(self, request: LockRequest, waiting: Waiting) -> Program[Step, Any, LockRecord | None]:
@@ -282,21 +285,21 @@ class BaseBlock:
         :raises ProviderUnreachable: the reply to an earlier attempt was lost, so this replica cannot run the fire time.
         """
         self.record = record
-        has_claim = request.fire_time is not None and self._lost_replies.compare(request, record)
+        lost = self._lost_replies.error
         skip = lock_refused(request, record)
         may_wait = self._may_wait is None or (record is not None and self._may_wait(record))
         pause = None
         if skip.reason == "held" and may_wait:
-            # A lost claim has granted the fire time, but its run has not begun: that does not end the wait.
-            pause = waiting.pause(monotonic(), None if has_claim else record)
-        if pause is None and has_claim and self._unreachable is not None:
-            self.failed("acquire", self._unreachable)
-            raise self._unreachable
+            # Without the record, pause() does not end the wait at a granted fire time: nobody runs a lost claim.
+            pause = waiting.pause(monotonic(), record if lost is None else None)
+        if pause is None and lost is not None:
+            self.failed("acquire", lost)
+            raise lost
         if pause is None:
             self.skipped(skip)
             if record is not None and is_held_by_earlier_run(request, record):
                 self._missed(request, "held", f"{record.holder} has it since {record.locked_at}")
-            elif is_free_for(request, record):
+            elif is_free_for(request, record) and self._recovered is None:
                 self._missed(request, "contested")
         return pause
 
@@ -309,7 +312,6 @@ class BaseBlock:
             return None
         pause = waiting.pause(monotonic())
         if pause is not None:
-            self._unreachable = error
             self._lost_replies.add(error)
             self._warn_once(error)
         return pause

@@ -158,16 +158,20 @@ class SlotRun:
                 if not isinstance(result, Skipped) or self._failure is None:
                     self._failure = None
                     return
+                if result.reason not in ("held", "already_ran"):  # a gate has refused the run
+                    if self._lost_replies.error is None:
+                        self._failure = None
+                    return
                 provider = resolve_async_provider(repetition.options.get("provider"), request.name)
                 record = await provider.record(request.name)
-                has_claim = self._lost_replies.compare(request, record)
-                is_undone = record is None or is_free_for(request, record)
-                if not has_claim and not is_undone:
-                    self._failure = None
+                if self._lost_replies.check(request, record):
+                    if record is not None and not record.is_held:
+                        return  # the lost claim has expired, and its fire time stays granted
+                elif record is not None and not is_free_for(request, record):
+                    self._failure = None  # another worker has the slot
                     return
-                # The earlier claim is undone, so that the fire time can be granted, or it expires.
-                is_expired = has_claim and record is not None and not record.is_held
-                pause = None if is_expired else waiting.pause(monotonic())
+                # The lost claim was undone, or may be undone soon: then the fire time can be granted.
+                pause = waiting.pause(monotonic())
                 if pause is None:
                     return
                 await asyncio.sleep(pause)

@@ -97,34 +97,44 @@ def is_free_for(request: LockRequest, record: LockRecord | None) -> bool:
 class LostReplies:
     """The attempts at one run that may have been granted, but whose reply was lost.
 
-    If one was granted, nobody runs the fire time. The provider undoes that claim as soon as the store replies, or the
-    claim expires.
+    A granted one is a lost claim: it holds the lock and the fire time, and no replica runs it. The provider undoes the
+    claim as soon as the store replies, or the claim expires.
     """
 
     def __init__(self) -> None:
-        self._locked_by: set[str | None] = set()
-        self.has_claim = False
-        """Whether the store may still have such a claim, as far as this process knows."""
+        self._errors: dict[str | None, ProviderUnreachable] = {}
+        """By ``locked_by`` of the attempt; None for an attempt of an unknown claim id."""
+        self.error: ProviderUnreachable | None = None
+        """The error of the lost claim that the store may still have, as far as this process knows."""
 
     def add(self, error: ProviderUnreachable) -> None:
         """Note an attempt that has failed with ``error``."""
         if error.locked_by != "":
-            self._locked_by.add(error.locked_by)
-            self.has_claim = True
+            self._errors[error.locked_by] = self.error = error
 
-    def compare(self, request: LockRequest, record: LockRecord | None) -> bool:
-        """Set ``has_claim`` from the record that was read after a refusal, and return it. None: it was not read."""
+    def check(self, request: LockRequest, record: LockRecord | None) -> bool:
+        """Look for a lost claim in the record that was read after a refusal. None: it was not read.
+
+        Return whether the store may have a lost claim.
+        """
         if record is not None:
-            self.has_claim = self._is_of_one(request, record)
-        return self.has_claim
+            self.error = self._lost_claim(request, record)
+        return self.error is not None
 
-    def _is_of_one(self, request: LockRequest, record: LockRecord) -> bool:
-        if record.last_fire_time != request.fire_time or record.is_released is not False:
-            return False
-        if record.locked_by in self._locked_by:
-            return True
-        runs_here = any(active.lease.locked_by == record.locked_by for active in list(running))  # in another thread
-        return None in self._locked_by and record.holder == request.holder and not runs_here
+    def clear(self) -> None:
+        """Forget the errors, because their tracebacks keep the frames of the attempts alive."""
+        self._errors.clear()
+        self.error = None
+
+    def _lost_claim(self, request: LockRequest, record: LockRecord) -> ProviderUnreachable | None:
+        if record.locked_by in self._errors:
+            return None if record.is_released else self._errors[record.locked_by]
+        is_of_run = request.fire_time is not None and record.last_fire_time == request.fire_time
+        if not is_of_run or record.is_released is not False or record.holder != request.holder:
+            return None
+        # A run of another thread of this process is no lost claim.
+        is_live_here = any(active.lease.locked_by == record.locked_by for active in list(running))
+        return None if is_live_here else self._errors.get(None)
 
 
 def gates_of(task: Any) -> tuple[Gate, ...]:

@@ -208,6 +208,8 @@ def repeat_every(
     """
     interval = parse_duration(seconds, "seconds")
     parsed = LockOptions.parse("repeat_every", options)
+    if parsed.wait is not None:
+        raise ConfigurationError("repeat_every takes no wait: it tries again until its slot ends, for at most a minute")
     durations = options.pop("lock_at_most_for", None), options.pop("lock_at_least_for", None)
     first = interval if wait_first is True else parse_duration(wait_first or 0, "wait_first", zero=True)
     wait_for_run = None if drain is None else parse_duration(drain, "drain", zero=True)

@@ -25,6 +25,7 @@ from shedlock_py import (
     InMemoryLockProvider,
     Lease,
     LockAcquired,
+    LockRecord,
     LockRequest,
     ProviderUnreachable,
     RunMissed,
@@ -275,6 +276,26 @@ def test_i14_a_run_whose_own_claim_expires_is_lost_with_an_event(tmp_path: Path,
         wait_until(lambda: missed(events), what="the event")
         assert missed(events) == [(task.lock, run_date, "unreachable")]
         assert task.runs == 0
+
+
+class LosesARead(LosesItsUndo):
+    """The record cannot be read after the first refusal."""
+
+    has_failed = False
+
+    def record(self, name: str) -> LockRecord | None:
+        if not self.has_failed:
+            self.has_failed = True
+            raise ProviderUnreachable("no reply", operation="record", lock_name=name)
+        return super().record(name)
+
+
+def test_i14_a_run_whose_own_claim_cannot_be_read_is_lost_with_an_event(tmp_path: Path, events: list[Event]) -> None:
+    with running(tmp_path, provider=LosesARead()) as app:
+        task, run_date = app.task(), now()
+        app.add(task, None, "date", run_date=run_date, misfire_grace_time=60)
+        wait_until(lambda: missed(events), what="the event")
+        assert missed(events) == [(task.lock, run_date, "unreachable")]
 
 
 @pytest.mark.parametrize("kind", [SLOW_PROCESS])

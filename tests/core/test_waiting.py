@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import pickle
+import weakref
 from collections.abc import Callable, Iterator
 from contextvars import Context
 from datetime import UTC, datetime, timedelta
@@ -432,6 +434,37 @@ def test_i14_a_wait_for_a_lost_claim_that_is_cancelled_is_lost_with_an_event(
     with pytest.raises(TimeoutError):
         run_stepped(program, monkeypatch, world.clock)
     assert missed == ["cancelled"]
+
+
+def test_a_claim_that_is_undone_soon_is_not_watched_to_the_end_of_its_lease(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    began = world.clock()
+    lose_first_reply(world, monkeypatch, undone_after=1, names_claim=True)
+    options = {"fire_time": NOON, "recover": True, "keep_alive": True, "lock_at_most_for": "10m"}
+    assert world.run("attempt", wait="30s", **options) == "ran"
+    assert world.clock() - began < 3
+
+
+def test_a_run_that_waited_for_the_store_keeps_no_error(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The error's traceback has the block in its frames, so a forgotten block would go on with its heartbeats."""
+    acquire = world.store.acquire
+
+    def lose(request: LockRequest) -> None:
+        monkeypatch.setattr(world.store, "acquire", acquire)
+        raise ProviderUnreachable("no reply", operation="acquire", lock_name=request.name)
+
+    monkeypatch.setattr(world.store, "acquire", lose)
+    guard = try_hold("job", lock_at_most_for="1m", wait="30s", provider=world.store, fire_time=NOON)
+    with guard as lease:
+        assert lease is not None
+    found = weakref.ref(guard)
+    gc.disable()
+    try:
+        del guard
+        assert found() is None
+    finally:
+        gc.enable()
 
 
 def test_i11_a_run_of_another_process_with_the_same_holder_is_no_lost_claim(

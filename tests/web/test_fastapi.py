@@ -496,6 +496,8 @@ def test_mistakes_of_repeat_every() -> None:
         repeat_every(seconds=0)
     with pytest.raises(ConfigurationError, match="lock_at_most_for"):
         repeat_every(seconds=1, lock_at_most_for="ten")
+    with pytest.raises(ConfigurationError, match="repeat_every takes no wait"):
+        repeat_every(seconds=1, wait="5s")
     with pytest.raises(ConfigurationError, match="lock name"):
         repeat_every(seconds=1, lock="x" * 65)(lambda: None)
     for wait_first in ("5", float("nan"), -1):

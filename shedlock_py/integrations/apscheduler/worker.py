@@ -360,6 +360,10 @@ class JobProxy:
         """Return the skip of a run, and the run itself if it may still begin later."""
         record, fire_time = block.record, request.fire_time
         events: list[Outcome] = [] if self.late == "watched" else [self._skipped(run_time, block.skip)]
+        if self.late == "retry" and record is None and fire_time is not None and block.skip.reason == "held":
+            # The reply to an earlier attempt was lost, and it may have been granted.
+            error = f"lock {request.name!r}: it was refused, and its record could not be read"
+            return [Later(self, run_time, request, ProviderUnreachable(error, operation="acquire"))]
         if record is None or fire_time is None or record.last_fire_time != fire_time or record.pause is not None:
             return events
         if block.options.recover and (record.is_held or record.is_released is False):

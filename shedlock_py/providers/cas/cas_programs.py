@@ -295,13 +295,29 @@ class CasPrograms(StorePrograms):
 
         return self._change("force_release", record.name, freed)
 
-    def delete_fire_time(self, name: str, fire_time: datetime) -> CasProgram[bool]:
-        def deleted(entry: Entry, time: ServerTime) -> Write | None:
-            record = entry.record
-            is_newest = record.last_fire_time == fire_time
-            return Write(replace(record, last_fire_time=None), entry.version, entry.is_free) if is_newest else None
+    def forget_fire_time(self, name: str, expected: LockRecord | None = None) -> CasProgram[bool]:
+        seen, stays = expected, False
+        known: ServerTime | None = None
 
-        return self._change("forget_fire_time", name, deleted)
+        def forgotten(entry: Entry, time: ServerTime) -> Write | None:
+            nonlocal seen, stays
+            found = entry.record
+            seen = seen or found
+            newest = seen.last_fire_time
+            if newest is None or found.last_fire_time != newest:
+                return None  # it had no fire time, or a first copy of the write has deleted it
+            # All runs of a run_once key have the same fire time.
+            is_in_use = found.locked_by != seen.locked_by or _is_held(entry, time.date)
+            stays = newest == ONCE and (is_in_use or (known is None and self._has_run_out(entry, time)))
+            return None if stays else Write(replace(found, last_fire_time=None), entry.version, entry.is_free)
+
+        yield from self._change("forget_fire_time", name, forgotten)
+        if stays and seen is not None:  # a wrong clock may show the lease of a live holder as ended
+            entry, known = yield from self._checked_read("forget_fire_time", name, None)
+            write = forgotten(entry, known) if entry else None
+            if write is not None and (yield from self._send(write)).value is None:
+                raise kept_changing("forget_fire_time", name)
+        return seen is not None and seen.last_fire_time is not None and not stays
 
     def _change(self, operation: str, name: str, step: _Step) -> CasProgram[bool]:
         for _ in range(MOST_TRIES):
@@ -315,10 +331,6 @@ class CasPrograms(StorePrograms):
 
     def record(self, name: str) -> CasProgram[LockRecord | None]:
         entry, time = yield from self._read(name)
-        return _shown(entry, time.date) if entry else None
-
-    def confirming_record(self, name: str) -> CasProgram[LockRecord | None]:
-        entry, time = yield from self._checked_read("forget_fire_time", name, None)
         return _shown(entry, time.date) if entry else None
 
     def records(self, prefix: str) -> CasProgram[list[LockRecord]]:

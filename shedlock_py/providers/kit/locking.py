@@ -89,7 +89,7 @@ def claimed(
         raise
     except BaseException as error:
         if isinstance(error, ProviderUnreachable):
-            error.locked_by = claim.locked_by if operation.is_in_doubt or operation.was_answered else ""
+            error.locked_by = claim.locked_by if operation.is_in_doubt or operation.has_reply else ""
         # A signal handler or a job's time limit may raise its exception after the reply has arrived.
         is_reported = isinstance(error, ProviderError | ConfigurationError)
         if not force and (operation.is_in_doubt or (operation.has_written and not is_reported)):

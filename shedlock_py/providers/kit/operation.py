@@ -57,7 +57,7 @@ class Operation:
         """A command was sent twice. The first copy may have been carried out, or may be carried out later."""
         self.has_written = False
         """A command that can grant a lock was sent."""
-        self.was_answered = False
+        self.has_reply = False
         """The store has replied to a command that can grant a lock."""
         self.is_in_doubt = False
         """The outcome of a command that can grant a lock was unknown once.
@@ -87,7 +87,7 @@ class Operation:
                         continue
                     command = program.throw(self._explained(error, failures[-1]))
                 else:
-                    self.was_answered = self.was_answered or can_grant
+                    self.has_reply = self.has_reply or can_grant
                     command = program.send(reply)
                 failures = []
         except StopIteration as stop:

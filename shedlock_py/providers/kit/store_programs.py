@@ -202,10 +202,6 @@ class StorePrograms(ABC):
         """Return the ``before`` of :meth:`claim`, or None if the store's claim itself reads the record to replace."""
         return self.record(request.name)
 
-    def confirming_record(self, name: str) -> Program[Any, Any, LockRecord | None]:
-        """Return the lock record of ``name`` to confirm an earlier read. Its time must not be a time that was kept."""
-        return self.record(name)
-
     def force_release(self, name: str, expected: LockRecord | None = None) -> Program[Any, Any, bool]:
         """See :func:`~shedlock_py.providers.kit.upkeep.force_release`."""
         return upkeep.force_release(self, name, expected)

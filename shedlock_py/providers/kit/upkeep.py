@@ -20,8 +20,6 @@ class OfStore(Policy, Protocol):
 
     def record(self, name: str) -> Program[Any, Any, LockRecord | None]: ...
 
-    def confirming_record(self, name: str) -> Program[Any, Any, LockRecord | None]: ...
-
     def free(self, record: LockRecord) -> Program[Any, Any, bool]: ...
 
     def undo_claim(self, name: str, locked_by: str, former_fire_time: datetime | None) -> Program[Any, Any, bool]: ...
@@ -77,7 +75,7 @@ def _forget_key(programs: OfStore, record: LockRecord) -> Program[Any, Any, bool
     if record.is_held:
         return False  # its task may succeed yet
     if not record.is_released:  # one reply with a wrong time may show the lease of a live holder as ended
-        again = yield from programs.confirming_record(record.name)
+        again = yield from programs.record(record.name)
         if again is None or again.is_held or again.acquisition != record.acquisition:
             return False
     if not (yield from programs.undo_claim(record.name, record.locked_by, former_of(ONCE))):

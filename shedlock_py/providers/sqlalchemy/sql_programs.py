@@ -71,7 +71,7 @@ class SqlPrograms(SqlTables):
         return granted
 
     def _may_claim(self, operation: str, request: LockRequest, force: bool, row: Sequence[Any]) -> bool:
-        """Return whether the lock is free and the fire time was not granted. Only SQLite reads this before the claim.
+        """Return whether the lock is free and the fire time was not granted. SQLite reads ``row`` before the claim.
 
         SQLite has one writer at a time, so a skip must not write. SQLite stores any value in any column and compares it
         with text, so the values are checked here.
