@@ -35,6 +35,7 @@ from shedlock_py import (
     try_hold,
     try_hold_async,
 )
+from shedlock_py.events import logger
 from shedlock_py.guard import block
 from shedlock_py.model.waiting import FIRST_PAUSE, LONGEST_PAUSE, Waiting
 from shedlock_py.testing import FakeClock, RecordingListener
@@ -455,7 +456,7 @@ def test_a_run_that_waited_for_the_store_keeps_no_error(world: World, monkeypatc
         raise ProviderUnreachable("no reply", operation="acquire", lock_name=request.name)
 
     monkeypatch.setattr(world.store, "acquire", lose)
-    monkeypatch.setattr(block.logger, "disabled", True)  # pytest keeps the arguments of log lines
+    monkeypatch.setattr(logger, "disabled", True)  # pytest keeps the arguments of log lines
     guard = try_hold("job", lock_at_most_for="1m", wait="30s", provider=world.store, fire_time=NOON)
     with guard as lease:
         assert lease is not None
