@@ -92,10 +92,8 @@ def usage_errors(ctx: click.Context, before: str = "") -> Iterator[None]:
 
 
 @contextmanager
-def unix_command(ctx: click.Context, instead: str) -> Iterator[tuple[Listener, ...]]:
+def unix_command(ctx: click.Context, instead: str) -> Iterator[None]:
     """Refuse this command on Windows. Exit with the code of shells if its program cannot be started.
-
-    Yield the listeners that ``--debug`` adds.
 
     :param instead: what to do on Windows.
     """
@@ -104,9 +102,14 @@ def unix_command(ctx: click.Context, instead: str) -> Iterator[tuple[Listener, .
     from shedlock_py.cli.child import CannotStart  # late: it names signals that Windows lacks
 
     try:
-        yield (log_listener,) if ctx.find_root().params.get("debug") else ()
+        yield
     except CannotStart as error:
         fail(str(error), error.code)
+
+
+def debug_listeners(ctx: click.Context) -> tuple[Listener, ...]:
+    """Return the listeners that ``--debug`` adds."""
+    return (log_listener,) if ctx.find_root().params.get("debug") else ()
 
 
 @contextmanager

@@ -12,6 +12,7 @@ import click
 
 from shedlock_py.cli.common import (
     RunCommand,
+    debug_listeners,
     duration_option,
     one_line,
     open_store,
@@ -132,12 +133,12 @@ def lead(
     """
     with usage_errors(ctx):
         durations = durations_of(lease_duration, renew_deadline, retry_period, grace)
-    with unix_command(ctx, "use LeaderElector in Python") as debug:
+    with unix_command(ctx, "use LeaderElector in Python"):
         from shedlock_py.cli.leading import Leading  # late: it names signals that Windows lacks
 
         leading = Leading(name, command, grace=durations.grace, on_exit=on_exit)
         with _open(store) as provider:
-            Settings(listeners=(leading.messages.put, *debug)).apply()
+            Settings(listeners=(leading.messages.put, *debug_listeners(ctx))).apply()
             with usage_errors(ctx):
                 elector = LeaderElector(
                     provider, name, lease_duration=durations.lease_duration, renew_deadline=durations.renew_deadline,

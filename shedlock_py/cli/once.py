@@ -15,6 +15,7 @@ from shedlock_py.cli.common import (
     NOT_DONE,
     RunCommand,
     able_to_forget,
+    debug_listeners,
     duration_option,
     fail,
     grace_option,
@@ -99,12 +100,12 @@ def once(
     with usage_errors(ctx):
         refuse_unfilled(name)
         request = LockRequest(name, at_most, 0, holder or None, fire_time=ONCE)
-    with unix_command(ctx, "call run_once() in Python") as debug:
+    with unix_command(ctx, "call run_once() in Python"):
         from shedlock_py.cli.guarded import GuardedOnce  # late: it names signals that Windows lacks
 
         guarded = GuardedOnce(request, command, keep_alive=True, grace=grace)
         with open_store(store, must_be_shared=True) if is_active() else nullcontext() as opened:
-            Settings(listeners=(guarded.messages.put, *debug), holder=holder or None).apply()
+            Settings(listeners=(guarded.messages.put, *debug_listeners(ctx)), holder=holder or None).apply()
             try:
                 code = guarded.run(opened, wait)
             except TaskNotDone as error:

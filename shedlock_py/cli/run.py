@@ -12,6 +12,7 @@ from click.core import ParameterSource
 
 from shedlock_py.cli.common import (
     RunCommand,
+    debug_listeners,
     duration_option,
     grace_option,
     holder_option,
@@ -179,14 +180,14 @@ def run(
         at_most = at_most if is_active() else LONGEST
         check_hold_times(at_most, at_least, ("--at-most", "--at-least"))
         request = options.for_a_run(LockRequest(name, at_most, at_least, holder or None))
-    with unix_command(ctx, "guard a Python function with @scheduler_lock") as debug:
+    with unix_command(ctx, "guard a Python function with @scheduler_lock"):
         from shedlock_py.cli.guarded import Guarded  # late: it names signals that Windows lacks
 
         most = max_recoveries if recover else 0
         guarded = Guarded(request, command, keep_alive=keep_alive, grace=grace, max_recoveries=most)
         with open_store(store, must_be_shared=True) if is_active() else nullcontext() as provider:
             # After open_store(): --store may name a module of the application that calls configure().
-            Settings(listeners=(guarded.messages.put, *debug)).apply()
+            Settings(listeners=(guarded.messages.put, *debug_listeners(ctx))).apply()
             done = guarded.run(provider, wait)
             if isinstance(done, Skipped) and (verbose or is_terminal(sys.stderr)):
                 warn(_reason(done, provider))

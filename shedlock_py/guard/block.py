@@ -252,7 +252,7 @@ class BaseBlock:
         except SkippedNow:
             self._emit_abandoned(request)
             return None
-        except Exception:
+        except Exception:  # the caller gets it, so the run is not lost in silence
             raise
         except BaseException:  # a cancellation or a signal
             self._emit_abandoned(request)

@@ -302,8 +302,7 @@ def _blocks(kind: type[B], spec: LockSpec, function: Any, signature: inspect.Sig
             name = getattr(function, "__qualname__", None) or repr(function)
             raise TypeError(f"{name}{signature}: {error}") from None
         name = spec.lock_name(function, args, kwargs) if spec.name is None else spec.name
-        fire_time = options.fire_time_of(args, kwargs) if options.fire_time is not None else None
-        return kind(name, options, spec, gates, fire_time)
+        return kind(name, options, spec, gates, options.fire_time_of(args, kwargs))
 
     return block_for
 

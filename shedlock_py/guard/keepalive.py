@@ -43,8 +43,8 @@ class BaseKeepAlive:
         *,
         random: Callable[[], float] = random_share,
     ) -> None:
-        """:param keep_alive: False only watches for the end of the lease. True sends heartbeats until the task ends, a
-            duration so long from now on.
+        """:param keep_alive: False only watches for the end of the lease. True sends heartbeats until the task ends. A
+            duration is how long heartbeats are sent, from now on.
         :param random: see :class:`HeartbeatPlan`.
         """
         self._active = active

@@ -63,7 +63,7 @@ def checks_of(provider: LockProvider) -> Iterator[Check]:
             provider.record(NAME)
         yield Check(check, "ok", "it replies")
         check = SETTINGS
-        settings = settings_checks(provider)
+        settings = _settings_checks(provider)
         yield from settings
         if any(found.status == "failed" for found in settings):
             return
@@ -99,7 +99,7 @@ def checks_of(provider: LockProvider) -> Iterator[Check]:
         yield failed(check, error)
         if check == REACH and not isinstance(error, ProviderUnreachable):
             with suppress(ProviderError):  # the store replies, and may say why it refuses
-                yield from (found for found in settings_checks(provider) if found.status == "failed")
+                yield from (found for found in _settings_checks(provider) if found.status == "failed")
 
 
 def read_only_checks(provider: LockProvider) -> Iterator[Check]:
@@ -114,7 +114,7 @@ def read_only_checks(provider: LockProvider) -> Iterator[Check]:
     number = counted(len(records), "lock record")
     yield Check(REACH, "ok", f"it replies: {number} in {seconds * 1000:.0f} ms", seconds=seconds)
     try:
-        yield from settings_checks(provider)
+        yield from _settings_checks(provider)
     except ProviderError as error:
         yield failed(SETTINGS, error)
     if records:
@@ -124,7 +124,7 @@ def read_only_checks(provider: LockProvider) -> Iterator[Check]:
         yield Check("fire times", "warning", fault, cure)
 
 
-def settings_checks(provider: Any) -> list[Check]:
+def _settings_checks(provider: Any) -> list[Check]:
     """Return the checks of the provider's own ``checks()``, if it has this method."""
     return [*private_store(provider), *(provider.checks() if can(provider, "checks") else [])]
 

@@ -78,8 +78,8 @@ class Settings:
         if provider is not None and is_async_provider(provider):
             if asynchronous is not None:
                 raise ConfigurationError(
-                    f"{type(provider).__name__} is an async provider, as is async_provider: give one of them, or as "
-                    f"provider the same store for ordinary functions"
+                    f"{type(provider).__name__} is an async provider, as is async_provider: give one of them, or a "
+                    f"sync provider of the same store in its place"
                 )
             provider, asynchronous = None, cast(AsyncLockProvider, provider)
         if self.default_lock_at_most_for is not None:

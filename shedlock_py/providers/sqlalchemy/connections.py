@@ -78,7 +78,7 @@ class SqlConnections:
                 raise FileReplaced("the file was replaced by another one meanwhile")
             pooled.is_good = True
             return reply
-        except (UnconfirmedCommit, ProviderError):
+        except (UnconfirmedCommit, ProviderError):  # the server has replied, or the check has refused the row
             pooled.is_good = True
             raise
         except dialect.loaded_dbapi.Error as error:
